@@ -1,0 +1,105 @@
+"""What the policy did in one generation, and what came back."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from agentkit.protocols.messages import FinishReason, Json, Message, ToolCall
+
+
+class FaultStatus(StrEnum):
+    """What is wrong with an attempted tool call."""
+
+    INVALID_JSON = "invalid_json"
+    UNCLOSED = "unclosed"
+    TRUNCATED = "truncated"
+    MISSING_NAME = "missing_name"
+    MALFORMED = "malformed"
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_ARGUMENTS = "bad_arguments"
+
+
+@frozen
+class CallFault:
+    """An attempted call that cannot run; `reason` is what the policy is told, `raw` is the text it wrote."""
+
+    status: FaultStatus
+    reason: str
+    raw: str = ""
+    name: str | None = None
+    id: str = ""
+
+
+@frozen
+class Parsed:
+    """What a parser found in one generation: text, reasoning, and every attempted call in the order written."""
+
+    content: str = ""
+    reasoning: str | None = None
+    attempts: tuple[ToolCall | CallFault, ...] = ()
+
+
+@frozen
+class Action:
+    """One generation of the policy.
+
+    `text` is the sampled text, verbatim; `content`, `reasoning` and `attempts` are what the parser made of it.
+    """
+
+    text: str
+    content: str = ""
+    reasoning: str | None = None
+    attempts: tuple[ToolCall | CallFault, ...] = ()
+    finish: FinishReason = FinishReason.STOP
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls that parsed."""
+        return tuple(attempt for attempt in self.attempts if isinstance(attempt, ToolCall))
+
+    @property
+    def faults(self) -> tuple[CallFault, ...]:
+        """The attempts that did not parse."""
+        return tuple(attempt for attempt in self.attempts if isinstance(attempt, CallFault))
+
+    def message(self) -> Message:
+        """The assistant message to put in a message history."""
+        return Message("assistant", self.content, tool_calls=self.calls, reasoning=self.reasoning)
+
+
+class ObservationStatus(StrEnum):
+    """How an observation came about."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    FORMAT_ERROR = "format_error"
+    SKIPPED = "skipped"
+    """A call that was not run because the rollout ended before its turn came."""
+
+
+def _no_metadata() -> Mapping[str, Json]:
+    return {}
+
+
+@frozen
+class Observation:
+    """What an action caused.
+
+    `content` is what the policy reads. `done` ends the rollout as `finished`. `call_id` is set by the loop for
+    answers to calls; `role` is `tool` for those and `user` for what an env says unasked.
+    """
+
+    content: str
+    done: bool = False
+    status: ObservationStatus = ObservationStatus.OK
+    call_id: str | None = None
+    name: str | None = None
+    metadata: Mapping[str, Json] = field(factory=_no_metadata)
+
+    def message(self) -> Message:
+        """The message to put in a message history."""
+        if self.call_id is None:
+            return Message("user", self.content)
+        return Message("tool", self.content, tool_call_id=self.call_id, name=self.name)

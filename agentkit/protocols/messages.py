@@ -1,0 +1,82 @@
+"""What is said: messages, tool calls, and the tools a policy may call."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from attrs import field, frozen
+
+Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+"""A JSON value."""
+
+
+def _no_calls() -> "tuple[ToolCall, ...]":
+    return ()
+
+
+@frozen
+class ToolCall:
+    """One call the policy asked for, as parsed and not yet validated against the tool's schema."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen
+class Message:
+    """One message of a conversation.
+
+    `reasoning` is the thinking of an assistant message, kept apart from `content` because many templates treat it
+    apart; `tool_call_id` and `name` belong to messages of role `tool`.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple[ToolCall, ...] = field(factory=_no_calls)
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+
+
+def system(content: str) -> Message:
+    """A system message."""
+    return Message("system", content)
+
+
+def user(content: str) -> Message:
+    """A user message."""
+    return Message("user", content)
+
+
+def assistant(content: str, *tool_calls: ToolCall) -> Message:
+    """An assistant message."""
+    return Message("assistant", content, tool_calls=tool_calls)
+
+
+@frozen
+class ToolSpec:
+    """What a tool is to the policy and to the loop.
+
+    `parameters` is a JSON schema of type `object`. `parallel` declares that calls of this tool may run side by side
+    with other parallel calls of the same turn. `timeout_s` narrows the budget's `tool_s`, never extends it. `needs`
+    are the runtime-checkable Protocols that the env must satisfy.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+    parallel: bool = False
+    timeout_s: float | None = None
+    needs: tuple[type, ...] = ()
+
+
+class FinishReason(StrEnum):
+    """Why one generation ended."""
+
+    STOP = "stop"
+    """A stop token or stop string, or the end of an API answer."""
+    LENGTH = "length"
+    """Cut by a token limit: an open tool call in it never runs."""
+    ABORTED = "aborted"
+    """Cut by a deadline, an interrupt or the server; what was sampled is kept."""

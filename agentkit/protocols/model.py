@@ -1,0 +1,121 @@
+"""What samples: token-level and message-level models, pushing what they sample as it arrives.
+
+A model pushes chunks into `emit` instead of yielding them: a deadline, a cancellation or a crash in mid-generation then
+loses nothing that was pushed, and no generator is left half-closed. `emit` is synchronous, cheap, and raises
+`RolloutEnded` once the generation is over, so that code which outlives its deadline cannot add to the record.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from attrs import field, frozen
+
+from agentkit.protocols.messages import FinishReason, Json, Message, ToolSpec
+from agentkit.protocols.tokens import Renderer, ToolParser
+
+
+@frozen
+class TokenChunk:
+    """Sampled tokens in the order sampled: `token_ids[t]` with `logprobs[t]`, and the policy version that sampled them."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    policy_version: int | None = None
+
+
+@frozen
+class TextChunk:
+    """A piece of an API answer, in order."""
+
+    content: str = ""
+    reasoning: str = ""
+
+
+@frozen
+class Finish:
+    """How a generation ended. Message-level models give the whole answer as `message`."""
+
+    reason: FinishReason = FinishReason.STOP
+    message: Message | None = None
+
+
+EmitTokens: TypeAlias = Callable[[TokenChunk], None]
+EmitText: TypeAlias = Callable[[TextChunk], None]
+
+
+@frozen
+class TokenRequest:
+    """Ask for a continuation of `prompt_ids`.
+
+    `request_id` is one per trajectory, so that servers and routers keep its prefix warm. `prompt_ids` is a view of the
+    live chain, not a copy; the first `len(prompt_ids) - new_ids` are what the previous request of this chain ended
+    with, so a client can grow its wire form instead of rebuilding it. `deadline` is an `anyio.current_time()` value.
+    """
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    new_ids: int
+    max_tokens: int
+    stop_ids: frozenset[int]
+    deadline: float
+    params: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen
+class MessageRequest:
+    """Ask for the next message of a conversation. `messages` is a view of the live history, not a copy."""
+
+    request_id: str
+    messages: Sequence[Message]
+    tools: tuple[ToolSpec, ...]
+    max_tokens: int
+    deadline: float
+    params: Mapping[str, Json] = field(factory=dict)
+
+
+@runtime_checkable
+class TokenModel(Protocol):
+    """A policy that takes token ids and gives token ids with log-probabilities."""
+
+    async def sample_tokens(self, request: TokenRequest, emit: EmitTokens, /) -> Finish:
+        """Push what is sampled into `emit`, as it arrives, and say how it ended.
+
+        Raises:
+            ContextOverflow: no room for one more token.
+            ModelError: anything else the model's side did wrong.
+        Cancellation: stop the work and let the cancellation through; what was pushed is kept.
+        """
+        ...
+
+
+@runtime_checkable
+class MessageModel(Protocol):
+    """A policy behind a chat API: messages in, message out, no tokens."""
+
+    async def sample_message(self, request: MessageRequest, emit: EmitText, /) -> Finish:
+        """Push the answer's text into `emit`, as it arrives, and return it whole.
+
+        Raises:
+            ContextOverflow: no room for one more token.
+            ModelError: anything else the model's side did wrong.
+        Cancellation: stop the work and let the cancellation through; what was pushed is kept.
+        """
+        ...
+
+
+Model: TypeAlias = TokenModel | MessageModel
+
+
+@runtime_checkable
+class HasRenderer(Protocol):
+    """A token-level model that knows its renderer and parser, so that the agent need not be told."""
+
+    @property
+    def renderer(self) -> Renderer:
+        """How messages become token ids for this policy."""
+        ...
+
+    @property
+    def parser(self) -> ToolParser:
+        """How this policy writes its tool calls."""
+        ...

@@ -1,0 +1,202 @@
+"""The record of a rollout, sealed."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from agentkit.protocols.actions import Action, Observation
+from agentkit.protocols.chains import Chain, SpanKind
+from agentkit.protocols.messages import FinishReason, Message
+
+
+class ExitReason(StrEnum):
+    """Why a rollout ended."""
+
+    FINISHED = "finished"
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+    TRAJECTORY_TIMEOUT = "trajectory_timeout"
+    GENERATION_TIMEOUT = "generation_timeout"
+    TOOL_TIMEOUTS = "tool_timeouts"
+    FORMAT_ERRORS = "format_errors"
+    ENV_START_FAILED = "env_start_failed"
+    ENV_DEAD = "env_dead"
+    MODEL_ERROR = "model_error"
+    CANCELLED = "cancelled"
+    INTERNAL_ERROR = "internal_error"
+
+
+class Blame(StrEnum):
+    """Whose fault it is that a rollout ended as it did, or that it has no score."""
+
+    POLICY = "policy"
+    ENVIRONMENT = "environment"
+    INFRASTRUCTURE = "infrastructure"
+    GRADER = "grader"
+    CALLER = "caller"
+
+
+class Outcome(StrEnum):
+    """What the trainer should do with a trajectory."""
+
+    TRAIN = "train"
+    MASK = "mask"
+    """Zero loss weight; the score still counts in the group's baseline."""
+    DROP = "drop"
+    """Out of the loss and out of the group's baseline."""
+    RETRY = "retry"
+    """Try the same (task, index) again in a fresh env; only policies carry it, a sealed trajectory ends as another."""
+    REPLACE = "replace"
+    """As drop, and another rollout of the same task is started in its place."""
+
+
+class GradeStatus(StrEnum):
+    """Whether the reward could say anything."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    SKIPPED = "skipped"
+
+
+@frozen
+class Score:
+    """What a reward says: a scalar, and optionally its parts.
+
+    `turns[k]` belongs to turn k; `tokens[c][t]` to token t of chain c. `metrics` are numbers to log beside the score.
+    """
+
+    value: float
+    turns: tuple[float, ...] | None = None
+    tokens: Mapping[int, tuple[float, ...]] | None = None
+    metrics: Mapping[str, float] = field(factory=dict)
+
+
+@frozen
+class Grade:
+    """A score, or why there is none and whose fault that is. A fault of ours or the grader's is never a zero."""
+
+    status: GradeStatus
+    score: Score | None = None
+    blame: Blame | None = None
+    error: str | None = None
+
+    @property
+    def value(self) -> float | None:
+        """The scalar, or None where there is no score."""
+        return None if self.score is None else self.score.value
+
+
+@frozen
+class Turn:
+    """One generation and the observations it caused.
+
+    The sampled tokens are `start <= t < stop` of chain number `chain` (-1 and an empty range at message level).
+    `queued_s` is time spent waiting for a generation permit, before `generation_s`.
+    """
+
+    index: int
+    action: Action
+    observations: tuple[Observation, ...] = ()
+    chain: int = -1
+    start: int = 0
+    stop: int = 0
+    queued_s: float = 0.0
+    generation_s: float = 0.0
+    tool_s: float = 0.0
+
+    @property
+    def finish(self) -> FinishReason:
+        """Why the generation ended."""
+        return self.action.finish
+
+
+@frozen
+class Timings:
+    """Seconds spent by a rollout, by stage."""
+
+    queued_s: float = 0.0
+    setup_s: float = 0.0
+    generation_s: float = 0.0
+    tool_s: float = 0.0
+    reward_s: float = 0.0
+    total_s: float = 0.0
+
+
+@frozen
+class Attempt:
+    """A try that was given up and retried beneath the same rollout."""
+
+    number: int
+    exit_reason: ExitReason
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@frozen
+class RolloutKey:
+    """Names one rollout within a run, and the attempt beneath it (from 0)."""
+
+    task_id: str
+    index: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.task_id}#{self.index}"
+
+
+@frozen
+class Trajectory:
+    """The record of one rollout: everything that was sampled and observed, and why it ended.
+
+    `chains` is empty for message-level models. `children` are the trajectories of sub-agents. `stuck` names user code
+    that outlived its grace and was abandoned. `error` is a traceback where an exception ended the rollout.
+    """
+
+    key: RolloutKey
+    prompt: tuple[Message, ...]
+    chains: tuple[Chain, ...]
+    turns: tuple[Turn, ...]
+    exit_reason: ExitReason
+    blame: Blame | None = None
+    grade: Grade | None = None
+    outcome: Outcome = Outcome.TRAIN
+    timings: Timings = field(factory=Timings)
+    attempts: tuple[Attempt, ...] = ()
+    children: "tuple[Trajectory, ...]" = ()
+    stuck: tuple[str, ...] = ()
+    error: str | None = None
+    replaces: int | None = None
+    metadata: Mapping[str, object] = field(factory=dict)
+
+    @property
+    def task_id(self) -> str:
+        """The task, which is also the group."""
+        return self.key.task_id
+
+    @property
+    def score(self) -> float | None:
+        """The scalar grade, or None where there is none."""
+        return None if self.grade is None else self.grade.value
+
+    def walk(self) -> "Iterator[Trajectory]":
+        """This trajectory and those of its sub-agents, depth first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def loss_mask(self, chain: int) -> bytes:
+        """Weights derived from the response mask: 1 byte a token, all 0 unless the outcome is `train`."""
+        mask = self.chains[chain].mask_bytes
+        return mask if self.outcome is Outcome.TRAIN else bytes(len(mask))
+
+    def policy_versions(self) -> tuple[int, int] | None:
+        """The lowest and highest policy version that sampled a token, or None where none is known."""
+        versions = [
+            span.policy_version
+            for chain in self.chains
+            for span in chain.spans
+            if span.kind is SpanKind.SAMPLED and span.policy_version is not None
+        ]
+        return (min(versions), max(versions)) if versions else None

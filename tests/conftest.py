@@ -1,0 +1,23 @@
+"""Both loops on virtual time for every async test; real time for those marked `slow`."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from agentkit.testing import virtual_asyncio, virtual_trio
+
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("deep", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("AGENTKIT_HYPOTHESIS", "ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> object:
+    """Virtual time, made fresh for each test; real time where a test is marked `slow`."""
+    if request.node.get_closest_marker("slow") is not None:
+        return request.param
+    return virtual_asyncio() if request.param == "asyncio" else virtual_trio()
