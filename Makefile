@@ -1,0 +1,82 @@
+# A checkout, Python 3.11 and make are all it needs. `make help` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.ONESHELL:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3.11
+VENV := .venv
+DEMO_VENV := .venv-demo
+BIN := $(VENV)/bin
+PIP_FLAGS := --disable-pip-version-check --quiet
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest
+export PIP_ROOT_USER_ACTION := ignore
+
+.PHONY: help venv demo test test-quick test-slow lint format bench mutants clean
+
+help: ## what each target does
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+venv: $(VENV)/.stamp-dev ## the development environment, .venv
+
+# A second call does nothing: each stamp is newer than what it was made from.
+$(VENV)/.stamp-dev: pyproject.toml requirements-dev.txt requirements-tokens.txt scripts/make-venv.sh
+	@scripts/make-venv.sh $(PYTHON) $(VENV)
+	echo "installing the development requirements into $(VENV)"
+	$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements-dev.txt
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps -r requirements-tokens.txt
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
+	touch $@
+
+# The core alone, as a user gets it: the demo proves that it needs no extra.
+$(DEMO_VENV)/.stamp: pyproject.toml requirements-dev.txt scripts/make-venv.sh
+	@scripts/make-venv.sh $(PYTHON) $(DEMO_VENV)
+	echo "installing agentkit's core into $(DEMO_VENV)"
+	$(DEMO_VENV)/bin/python -m pip install $(PIP_FLAGS) -c requirements-dev.txt -e .
+	touch $@
+
+demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 36 --seed 1" are passed on
+	@sandbox=$$(scripts/ensure-bwrap.sh)
+	$(DEMO_VENV)/bin/agentkit demo --sandbox "$$sandbox" $(ARGS)
+
+test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then those on real time
+	@scripts/ensure-bwrap.sh >/dev/null
+	status=0
+	$(PYTEST) -q -m "not slow" -n $(JOBS) --dist worksteal || status=$$?
+	$(PYTEST) -q -m slow || status=$$?
+	exit $$status
+
+test-quick: $(VENV)/.stamp-dev ## the quick tests only
+	@$(PYTEST) -q -m "not slow" -n $(JOBS) --dist worksteal
+
+test-slow: $(VENV)/.stamp-dev ## the tests on real time: threads, processes, sockets
+	@$(PYTEST) -q -m slow
+
+lint: $(VENV)/.stamp-dev ## style, format, layers, types; runs all of them before it fails
+	@status=0
+	run() { echo "== $$*"; "$(BIN)/$$@" || status=1; }
+	run ruff check .
+	run ruff format --check .
+	run lint-imports --no-logo
+	run mypy
+	run pyright
+	exit $$status
+
+format: $(VENV)/.stamp-dev ## rewrites the sources as `make lint` wants them
+	@$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.stamp-dev ## all benchmarks, one after another; each prints machine, commit and spread
+	@for script in benchmarks/[a-z]*.py; do
+		echo "== $$script"
+		$(BIN)/python "$$script"
+	done
+
+mutants: $(VENV)/.stamp-dev ## plants each defect of tests/mutants/*.toml and checks that its tests see it
+	@$(BIN)/python tests/mutants/run.py $(ARGS)
+
+clean: ## removes environments, caches and build outputs
+	@rm -rf $(VENV) $(DEMO_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
