@@ -1,0 +1,60 @@
+"""Text as a policy would have sampled it: control tokens as such, and log-probabilities that tell positions apart."""
+
+import re
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from agentkit.errors import ConfigError
+from agentkit.protocols.messages import Message, assistant, user
+from agentkit.protocols.tokens import Renderer, Tokenizer
+
+
+@runtime_checkable
+class HasTokenizer(Protocol):
+    """A renderer whose tokenizer can be asked for."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        ...
+
+
+def tokenizer_of(renderer: Renderer) -> Tokenizer:
+    """The tokenizer of `renderer`.
+
+    Raises:
+        ConfigError: the renderer does not show one.
+    """
+    if not isinstance(renderer, HasTokenizer):
+        raise ConfigError(f"a scripted model needs a renderer with a tokenizer, {type(renderer).__name__} has none")
+    return renderer.tokenizer
+
+
+def sampled_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of `text`, every control token's text being that token: what a policy means when it samples it."""
+    control = tokenizer.control
+    if not control:
+        return list(tokenizer.encode(text))
+    longest_first = sorted(control, key=len, reverse=True)
+    ids: list[int] = []
+    for piece in re.split(f"({'|'.join(map(re.escape, longest_first))})", text):
+        ids += [control[piece]] if piece in control else tokenizer.encode(piece) if piece else []
+    return ids
+
+
+def stop_id_of(renderer: Renderer) -> int:
+    """The stop id with which this renderer's policy ends a turn: the one a turn that was cut off is closed with.
+
+    Raises:
+        ConfigError: the renderer has no stop ids.
+    """
+    if not renderer.stop_ids:
+        raise ConfigError("a scripted model needs a renderer with stop ids, found none")
+    turn: tuple[Message, Sequence[Message]] = (assistant("a"), [user("b")])
+    close, rest = renderer.bridge(*turn, (), last_id=None)
+    return next((each for each in (*close, *rest) if each in renderer.stop_ids), min(renderer.stop_ids))
+
+
+def position_logprob(position: int, token_id: int) -> float:
+    """A log-probability between -2 and -1, exact in float32, that differs from that of a neighbour in the chain."""
+    return -1.0 - ((position * 37 + token_id * 101) % 127) / 128.0
