@@ -1,13 +1,12 @@
 """The frozen token record: one append-only chain, its spans, and slices of it."""
 
+from array import array
 from collections.abc import Iterable
 from enum import StrEnum
 
 from attrs import field, frozen
 
 from agentkit.errors import InvariantError
-
-from array import array
 
 
 class SpanKind(StrEnum):
@@ -68,9 +67,7 @@ class Chain:
         parent: tuple[int, int] | None = None,
     ) -> "Chain":
         """A chain from plain sequences."""
-        return cls(
-            array("i", token_ids).tobytes(), bytes(response_mask), array("f", logprobs).tobytes(), spans, parent
-        )
+        return cls(array("i", token_ids).tobytes(), bytes(response_mask), array("f", logprobs).tobytes(), spans, parent)
 
     def __len__(self) -> int:
         return len(self.mask_bytes)

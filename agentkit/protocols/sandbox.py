@@ -42,7 +42,9 @@ class ExecResult:
 class Shell(Protocol):
     """Runs commands. `run` keeps state between commands (directory, environment, functions), `exec` does not."""
 
-    async def run(self, command: str, /, *, timeout_s: float | None = None, cap: OutputCap = OutputCap()) -> ExecResult:  # noqa: B008  # frozen
+    async def run(
+        self, command: str, /, *, timeout_s: float | None = None, cap: OutputCap = OutputCap()
+    ) -> ExecResult:  # frozen
         """Run `command` in the sandbox's shell session, standard input empty, stderr and stdout in one stream.
 
         Raises:
@@ -60,7 +62,7 @@ class Shell(Protocol):
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float | None = None,
-        cap: OutputCap = OutputCap(),  # noqa: B008  # frozen
+        cap: OutputCap = OutputCap(),  # frozen
         on_output: Callable[[bytes], None] | None = None,
     ) -> ExecResult:
         """Run one program, on its own. Raises and cancels as `run`."""

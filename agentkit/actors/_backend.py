@@ -1,0 +1,135 @@
+"""The three things anyio has no word for, on each event loop: a detached task, the running task, an interrupt.
+
+A detached task belongs to no task group: no scope and no native cancel of a caller reaches it, and a pool that exits
+does not wait for it. An interrupt makes a waiting task run again at once, whatever shields it waits behind.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
+
+import anyio
+
+TaskToken: TypeAlias = object
+"""A native task: `asyncio.Task` or `trio.lowlevel.Task`."""
+
+
+class Interrupted(BaseException):
+    """Raised in a child task of code that is being ended by force."""
+
+
+class Backend(Protocol):
+    """What the guard needs of an event loop."""
+
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
+        """Start `function()` as a detached task; it must not raise."""
+        ...
+
+    def current(self) -> TaskToken:
+        """The running task."""
+        ...
+
+    def interrupt(self, task: TaskToken, /) -> None:
+        """Make `task` run again soon, if anything can: one that waits for a trio worker thread cannot be woken."""
+        ...
+
+    def absorb(self) -> None:
+        """Called in a task that was interrupted, once it knows: the interrupt leaves no trace."""
+        ...
+
+    def groups(self, task: TaskToken, /) -> int:
+        """How many task groups are open in `task` that must be exited before it may end."""
+        ...
+
+    def interrupt_children(self, task: TaskToken, /) -> None:
+        """End the tasks that run in the task groups of `task`, and theirs, through every shield."""
+        ...
+
+
+class _Asyncio:
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
+        return asyncio.create_task(function(), name=name)
+
+    def current(self) -> TaskToken:
+        return asyncio.current_task()
+
+    def interrupt(self, task: TaskToken, /) -> None:
+        assert isinstance(task, asyncio.Task)
+        task.cancel("interrupted by agentkit")  # a native cancel goes through every anyio shield
+
+    def absorb(self) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            task.uncancel()
+
+    def groups(self, task: TaskToken, /) -> int:
+        return 0  # a task may end with an anyio task group open
+
+    def interrupt_children(self, task: TaskToken, /) -> None:
+        family = {id(task)}
+        tasks = {id(each): each for each in asyncio.all_tasks()}
+        waiting = list(anyio.get_running_tasks())
+        while found := [info for info in waiting if info.parent_id in family and info.id not in family]:
+            for info in found:
+                family.add(info.id)
+                if info.id in tasks:
+                    tasks[info.id].cancel("interrupted by agentkit")
+
+
+class _Trio:
+    def __init__(self, lowlevel: ModuleType) -> None:
+        self._lowlevel = lowlevel
+
+    def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
+        token: TaskToken = self._lowlevel.spawn_system_task(function, name=name, context=copy_context())
+        return token
+
+    def current(self) -> TaskToken:
+        token: TaskToken = self._lowlevel.current_task()
+        return token
+
+    def interrupt(self, task: TaskToken, /) -> None:
+        # trio has no public way through a shield. The abort function of a blocked task is what its own cancellation
+        # would call; it is None while the task is scheduled to run, or when it waits for something that cannot be
+        # aborted (a worker thread), and then there is nothing to do.
+        self._wake(task, None)
+
+    def _wake(self, task: TaskToken, error: BaseException | None) -> None:
+        abort = getattr(task, "_abort_func", None)
+        if abort is None:
+            return
+        if abort(_no_raise) is not self._lowlevel.Abort.SUCCEEDED:
+            task._abort_func = None  # type: ignore[attr-defined]  # as trio does: one attempt per blocking call
+        elif error is None:
+            self._lowlevel.reschedule(task)
+        else:
+            outcome = import_module("outcome")
+            self._lowlevel.reschedule(task, outcome.Error(error))
+
+    def absorb(self) -> None:
+        pass
+
+    def groups(self, task: TaskToken, /) -> int:
+        return len(task.child_nurseries)  # type: ignore[attr-defined]  # trio.lowlevel.Task
+
+    def interrupt_children(self, task: TaskToken, /) -> None:
+        for nursery in list(task.child_nurseries):  # type: ignore[attr-defined]  # trio.lowlevel.Task
+            for child in list(nursery.child_tasks):
+                self.interrupt_children(child)
+                self._wake(child, Interrupted())
+
+
+def _no_raise() -> None:  # abort functions may keep it to raise later; an interrupted wait raises nothing
+    return None
+
+
+def current_backend() -> Backend:
+    """The backend of the running event loop."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        return _Trio(trio.lowlevel)
+    return _Asyncio()

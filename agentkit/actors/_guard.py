@@ -1,0 +1,193 @@
+"""User code that can always be ended: the driver that runs it, and the detached task it runs in.
+
+Level cancellation asks; code that catches everything, or hides behind a shield, can refuse. A `Driven` coroutine sits
+between the event loop and such code and steps it by hand, so it is the driver that decides whether the code goes on:
+
+    event loop ──send/throw──> Driven ──send/throw──> user's coroutine
+                                  │ forced, or MAX_REFUSALS cancellations in a row were swallowed
+                                  └─ closes the coroutine (GeneratorExit at its await) and raises Abandoned
+
+A driver is cheap enough for each call of a tool or model. A `Detached` runs one in a task of its own, which no cancel
+of a caller reaches, so that a rollout can be sealed while the task is still stuck in, say, a thread on trio.
+"""
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from agentkit.actors._backend import Backend, TaskToken, current_backend
+
+T = TypeVar("T")
+
+MAX_REFUSALS = 100
+"""Cancellations swallowed in a row, with nothing awaited to its end between them, before code is closed."""
+
+_END_TURNS = 8
+
+_MAX_CLOSES = 3  # code that yields inside its GeneratorExit handler is closed again, this often
+
+
+class Abandoned(Exception):
+    """The driven code refused to end and was closed."""
+
+
+class Driven(Generic[T]):
+    """An awaitable that steps `coroutine` and can close it at its next wake-up. Await it once."""
+
+    __slots__ = ("_cancelled_class", "_coroutine", "backend", "forced", "name", "refusals_allowed", "task")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        *,
+        name: str,
+        backend: Backend,
+        cancelled_class: type[BaseException],
+        refusals_allowed: int = MAX_REFUSALS,
+    ) -> None:
+        self._coroutine = coroutine
+        self._cancelled_class = cancelled_class
+        self.name = name
+        self.backend = backend
+        self.forced = False
+        self.task: TaskToken | None = None
+        self.refusals_allowed = refusals_allowed
+
+    def force(self) -> None:
+        """Close the code as soon as its task runs again, and make the task run again."""
+        self.forced = True
+        if self.task is not None:
+            self.backend.interrupt(self.task)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        send, throw = self._coroutine.send, self._coroutine.throw
+        refusals = 0
+        value: Any = None
+        error: BaseException | None = None
+        self.task = self.backend.current()
+        groups = self.backend.groups(self.task)
+        try:
+            while True:
+                try:
+                    trap = send(value) if error is None else throw(error)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                try:
+                    value, error = (yield trap), None
+                    # asyncio throws; trio sends an outcome that the trap unwraps
+                    delivered = None if value is None else getattr(value, "error", None)
+                except GeneratorExit:
+                    self._close()
+                    raise
+                except BaseException as thrown:
+                    delivered = error = thrown
+                if delivered is not None and isinstance(delivered, self._cancelled_class):
+                    refusals += 1
+                    if refusals > self.refusals_allowed:
+                        self.forced = True
+                elif not self.forced:
+                    refusals = 0
+                if self.forced:
+                    if error is not None:
+                        self.backend.absorb()
+                    if self.backend.groups(self.task) > groups:
+                        # trio cannot let a task end with a nursery open: unwind the code instead of closing it
+                        value, error = None, Abandoned(self.name)
+                        continue
+                    self._close()
+                    raise Abandoned(self.name)
+        finally:
+            self.task = None
+
+    def _close(self) -> None:
+        for _ in range(_MAX_CLOSES):
+            try:
+                self._coroutine.close()
+            except RuntimeError:  # it awaited inside its GeneratorExit handler
+                continue
+            except BaseException:  # what dying code raises is of no use to anyone
+                return
+            return
+
+
+class Detached(Generic[T]):
+    """`function()` driven in a task of its own. `done` is set when it has ended; then `result` or `error` says how."""
+
+    def __init__(
+        self, function: Callable[[], Coroutine[Any, Any, T]], *, name: str, on_done: Callable[[], None] | None = None
+    ) -> None:
+        self.name = name
+        self.done = anyio.Event()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self._on_done = on_done
+        backend = current_backend()
+        self.scope = anyio.CancelScope()
+        self._driven = Driven(
+            self._scoped(function),
+            name=name,
+            backend=backend,
+            cancelled_class=anyio.get_cancelled_exc_class(),
+            refusals_allowed=4 * MAX_REFUSALS,  # the driver around a single call gives up first
+        )
+        self._task = backend.spawn(self._run, name)
+
+    async def _scoped(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        with self.scope:
+            self.result = await function()
+
+    async def _run(self) -> None:
+        try:
+            await self._driven
+        except BaseException as error:  # whoever waits for `done` decides what it means
+            self.error = error
+        finally:
+            self.done.set()
+            if self._on_done is not None:
+                self._on_done()
+
+    def cancel(self) -> None:
+        """Ask it to end."""
+        self.scope.cancel()
+
+    def force(self) -> None:
+        """Close it, whatever it does."""
+        self._driven.force()
+
+    async def settle(self, *, deadline: float, grace_s: float) -> bool:
+        """Wait for the end until `deadline`, then cancel, wait `grace_s` more, then close. False: still not ended.
+
+        Cancellation: the code is cancelled, given its grace under a shield, and closed, before the cancellation
+        goes on.
+        """
+        try:
+            with anyio.CancelScope(deadline=deadline):
+                await self.done.wait()
+        finally:
+            if not self.done.is_set():
+                await self.end(grace_s=grace_s)
+        return self.done.is_set()
+
+    async def end(self, *, grace_s: float) -> bool:
+        """Cancel now, wait `grace_s`, then close. False: still not ended (a trio worker thread holds it)."""
+        with anyio.CancelScope(shield=True):
+            self.cancel()
+            with anyio.move_on_after(grace_s):
+                await self.done.wait()
+            if not self.done.is_set():
+                for _ in range(_END_TURNS):  # ending by force takes a few turns of the loop, not time
+                    self._driven.backend.interrupt_children(self._task)
+                    self.force()
+                    await anyio.lowlevel.checkpoint()
+                    if self.done.is_set():
+                        break
+        return self.done.is_set()
+
+
+def drive(
+    coroutine: Coroutine[Any, Any, T], *, name: str, backend: Backend, cancelled: type[BaseException]
+) -> Driven[T]:
+    """A driver for one call inside a task that is already driven."""
+    return Driven(coroutine, name=name, backend=backend, cancelled_class=cancelled)

@@ -1,0 +1,179 @@
+"""The state of one rollout attempt, owned by its supervisor and written by its loop."""
+
+import math
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Protocol, overload
+
+from attrs import define, field, frozen
+
+from agentkit.actors._guard import Driven
+from agentkit.actors.outcomes import blame_for
+from agentkit.protocols import (
+    Action,
+    Attempt,
+    Blame,
+    Budget,
+    ExitReason,
+    Message,
+    Observation,
+    RolloutKey,
+    Task,
+    Timings,
+    Trajectory,
+    Turn,
+)
+from agentkit.tokens import Ledger
+
+
+@frozen
+class End:
+    """Why a rollout ended: the first reason stands."""
+
+    reason: ExitReason
+    blame: Blame | None
+    error: str | None
+    at: float
+
+
+@define
+class OpenTurn:
+    """A turn being made."""
+
+    index: int
+    action: Action
+    chain: int = -1
+    start: int = 0
+    stop: int = 0
+    queued_s: float = 0.0
+    generation_s: float = 0.0
+    tool_s: float = 0.0
+    observations: tuple[Observation, ...] = ()
+    interrupted: bool = False
+
+    def seal(self) -> Turn:
+        """The turn as it stands."""
+        return Turn(
+            self.index,
+            self.action,
+            self.observations,
+            self.chain,
+            self.start,
+            self.stop,
+            self.queued_s,
+            self.generation_s,
+            self.tool_s,
+        )
+
+
+class Prefix(Sequence[Message]):
+    """The first messages of a list that only grows: a view that never changes, without a copy."""
+
+    __slots__ = ("_length", "_messages")
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+        self._length = len(messages)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return [self._messages[i] for i in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return self._messages[index % self._length]
+
+
+class RunningChild(Protocol):
+    """A sub-agent under way."""
+
+    def cancel(self) -> None:
+        """End it."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait for its end."""
+        ...
+
+
+@define(eq=False)
+class Record:
+    """Everything one attempt has so far. Only its rollout writes turns; only its supervisor freezes it."""
+
+    key: RolloutKey
+    task: Task
+    budget: Budget
+    started: float
+    deadline: float
+    """Of set-up and interaction; moves only by waiting that does not count."""
+    outer_deadline: float = math.inf
+    """Of the parent rollout: no waiting moves the deadline past it."""
+    ledger: Ledger = field(factory=Ledger)
+    history: list[Message] = field(factory=list)
+    prompt_length: int = 0
+    turns: list[Turn] = field(factory=list)
+    open_turn: OpenTurn | None = None
+    end: End | None = None
+    calls: dict[Driven[object], float] = field(factory=dict)
+    """User code that is running inside the loop, with its deadline."""
+    closed: bool = False
+    """Frozen: whatever user code still pushes is refused."""
+    refused: bool = False
+    """The loop went on after the end (B6)."""
+    stuck: list[str] = field(factory=list)
+    children: list[Trajectory] = field(factory=list)
+    running_children: list[RunningChild] = field(factory=list)
+    queued_s: float = 0.0
+    setup_s: float = 0.0
+    reward_s: float = 0.0
+
+    def finish(
+        self, reason: ExitReason, *, at: float, error: BaseException | str | None = None, blame: Blame | None = None
+    ) -> None:
+        """Note why the rollout ended; only the first time counts."""
+        if self.end is None:
+            text = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else error
+            self.end = End(reason, blame or blame_for(reason), text, at)
+
+    def all_turns(self) -> tuple[Turn, ...]:
+        """The turns so far, the open one included."""
+        return (*self.turns, self.open_turn.seal()) if self.open_turn is not None else tuple(self.turns)
+
+    def freeze(
+        self, *, now: float, attempts: tuple[Attempt, ...], replaces: int | None, metadata: Mapping[str, object]
+    ) -> Trajectory:
+        """The trajectory as it stands, without a grade."""
+        assert self.end is not None, "a rollout is frozen after its end"
+        turns = self.all_turns()
+        return Trajectory(
+            key=self.key,
+            prompt=tuple(self.history[: self.prompt_length]),
+            chains=self.ledger.freeze(),
+            turns=turns,
+            exit_reason=self.end.reason,
+            blame=self.end.blame,
+            timings=self.timings(turns, now),
+            attempts=attempts,
+            children=tuple(self.children),
+            stuck=tuple(self.stuck),
+            error=self.end.error,
+            replaces=replaces,
+            metadata=metadata,
+        )
+
+    def timings(self, turns: Sequence[Turn], now: float) -> Timings:
+        """Seconds by stage."""
+        return Timings(
+            queued_s=self.queued_s + sum(turn.queued_s for turn in turns),
+            setup_s=self.setup_s,
+            generation_s=sum(turn.generation_s for turn in turns),
+            tool_s=sum(turn.tool_s for turn in turns),
+            reward_s=self.reward_s,
+            total_s=now - self.started,
+        )

@@ -1,0 +1,313 @@
+"""The life of one rollout: start, interact, grade, close, again if need be, seal.
+
+The supervisor awaits nothing but its own code: every piece of user code runs in a `Detached` task that it can end. So
+it always gets to the end, on time, whoever cancels it, and whatever the model, tool, env or reward does (B1, B4).
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+
+import anyio
+from attrs import evolve
+
+from agentkit.actors._guard import Abandoned, Detached
+from agentkit.actors._record import Record
+from agentkit.actors._services import Services
+from agentkit.actors.agent import Agent
+from agentkit.actors.events import Broadcast, Ended, Mailbox
+from agentkit.actors.outcomes import UNGRADED, exit_for
+from agentkit.actors.rollout import Rollout
+from agentkit.errors import SandboxDead
+from agentkit.protocols import (
+    Attempt,
+    Blame,
+    Env,
+    ExitReason,
+    Grade,
+    GradeStatus,
+    Message,
+    Outcome,
+    RolloutKey,
+    Score,
+    Task,
+    Tool,
+    Trajectory,
+)
+from agentkit.rewards import as_score
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs one (task, index) to its sealed trajectory."""
+
+    def __init__(
+        self,
+        services: Services,
+        agent: Agent,
+        task: Task,
+        index: int,
+        *,
+        mailbox: Mailbox,
+        broadcast: Broadcast,
+        parent: Record | None = None,
+        first_attempt: int = 0,
+        replaces: int | None = None,
+    ) -> None:
+        self._services = services
+        self._agent = agent
+        self._task = task
+        self._index = index
+        self._mailbox = mailbox
+        self._broadcast = broadcast
+        self._parent = parent
+        self._first_attempt = first_attempt
+        self._replaces = replaces
+        self._cancelled = False
+        self._wake = anyio.Event()
+        self.rollout: Rollout | None = None
+
+    async def run(self) -> Trajectory:
+        """The sealed trajectory.
+
+        Cancellation: the rollout ends as `cancelled`, is sealed and its env closed; then the trajectory is returned
+        all the same, and the cancellation goes on at the caller's next await.
+        """
+        policy, attempts = self._agent.outcomes, list[Attempt]()
+        while True:
+            number = self._first_attempt + len(attempts)
+            trajectory = await self._attempt(number, tuple(attempts))
+            outcome = policy.decide(trajectory.exit_reason, trajectory.blame, trajectory.grade, attempt=len(attempts))
+            if outcome is Outcome.RETRY:
+                if not self._cancelled and await self._back_off(policy.backoff_s * 2 ** len(attempts)):
+                    attempts.append(
+                        Attempt(number, trajectory.exit_reason, trajectory.error, trajectory.timings.total_s)
+                    )
+                    continue
+                outcome = policy.exhausted
+            trajectory = evolve(trajectory, outcome=outcome)
+            with anyio.CancelScope(shield=True):
+                if self._services.sink is not None:
+                    await self._services.sink.seal(trajectory)
+            if trajectory.exit_reason is ExitReason.FINISHED and trajectory.turns:
+                self._mailbox.answer(trajectory.turns[-1].action)
+            self._mailbox.abandon()
+            self._broadcast.publish(Ended(trajectory))
+            self._broadcast.close()
+            return trajectory
+
+    async def _back_off(self, seconds: float) -> bool:
+        try:
+            await anyio.sleep(seconds)
+        except anyio.get_cancelled_exc_class():
+            self._cancelled = True
+        return not self._cancelled
+
+    async def _attempt(self, number: int, attempts: tuple[Attempt, ...]) -> Trajectory:
+        now = anyio.current_time()
+        outer = math.inf if self._parent is None else self._parent.deadline
+        key = RolloutKey(self._task.id, self._index, number)
+        record = Record(key, self._task, self._agent.budget, started=now, deadline=outer, outer_deadline=outer)
+        env: Env | None = None
+        try:
+            record.budget = self._agent.budget.override(self._task.budget)
+            record.deadline = min(now + record.budget.trajectory_s, outer)
+            if self._services.sink is not None:
+                await self._services.sink.begin(key)
+            env, tools = self._make(record)
+            if record.end is None:
+                await self._start(record, env)
+            if record.end is None:
+                await self._interact(record, env, tools)
+        except anyio.get_cancelled_exc_class():
+            self._cancelled = True
+            record.finish(ExitReason.CANCELLED, at=anyio.current_time())
+        except Exception as error:  # a fault of ours is an exit reason too (B5)
+            record.finish(ExitReason.INTERNAL_ERROR, at=anyio.current_time(), error=error)
+        with anyio.CancelScope(shield=True):
+            await self._end_children(record)
+            if self.rollout is not None and self._services.sink is not None:
+                await self.rollout.flush()
+        record.closed = True
+        draft = record.freeze(
+            now=anyio.current_time(), attempts=attempts, replaces=self._replaces, metadata=self._task.metadata
+        )
+        grade = await self._grade(record, draft, env)
+        with anyio.CancelScope(shield=True):
+            sealed = evolve(
+                draft,
+                grade=grade,
+                timings=record.timings(draft.turns, anyio.current_time()),
+                stuck=tuple(record.stuck),
+            )
+            if env is not None:
+                await self._close(record, env)
+        return sealed
+
+    def _make(self, record: Record) -> tuple[Env | None, tuple[Tool, ...]]:
+        try:
+            return self._agent.make_env(), self._agent.make_tools()
+        except Exception as error:  # factories are user code
+            record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=error)
+            return None, ()
+
+    async def _start(self, record: Record, env: Env | None) -> None:
+        if env is None:
+            record.history.extend(self._task.messages)
+            return
+        budget, starts, asked = record.budget, self._services.starts, anyio.current_time()
+        with anyio.CancelScope(deadline=record.deadline if budget.count_waiting else record.outer_deadline) as waiting:
+            await starts.acquire(record.key.task_id)
+        now = anyio.current_time()
+        record.queued_s = now - asked
+        if waiting.cancelled_caught:
+            record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=now, blame=Blame.INFRASTRUCTURE)
+            return
+        try:
+            if not budget.count_waiting:
+                record.deadline = min(record.deadline + record.queued_s, record.outer_deadline)
+            limit = min(now + budget.setup_s, record.deadline)
+            started: Detached[Sequence[Message] | None] = Detached(
+                lambda: env.start(self._task), name=f"{type(env).__name__}.start"
+            )
+            try:
+                await started.settle(deadline=limit, grace_s=budget.grace_s)
+            finally:
+                if not started.done.is_set() or isinstance(started.error, Abandoned):
+                    record.stuck.append(started.name)
+        finally:
+            starts.release()
+        record.setup_s = anyio.current_time() - now
+        late = started.scope.cancelled_caught or isinstance(started.error, Abandoned) or not started.done.is_set()
+        if late:
+            reason = ExitReason.TRAJECTORY_TIMEOUT if limit < now + budget.setup_s else ExitReason.ENV_START_FAILED
+            record.finish(
+                reason,
+                at=anyio.current_time(),
+                error=f"{started.name} took longer than {limit - now:g} s",
+                blame=Blame.ENVIRONMENT,
+            )
+        elif started.error is not None:
+            record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=started.error)
+        else:
+            said = started.result
+            record.history.extend(self._task.messages if said is None else said)
+
+    async def _interact(self, record: Record, env: Env | None, tools: tuple[Tool, ...]) -> None:
+        self.rollout = rollout = Rollout(
+            record,
+            agent=self._agent,
+            env=env,
+            tools=tools,
+            services=self._services,
+            mailbox=self._mailbox,
+            broadcast=self._broadcast,
+            wake=self._awaken,
+        )
+
+        async def body() -> None:
+            with anyio.CancelScope(deadline=record.deadline) as scope:
+                rollout.enter(scope)
+                await self._agent.loop(rollout)
+            if scope.cancelled_caught:
+                record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=anyio.current_time())
+
+        loop: Detached[None] = Detached(body, name=f"loop of {record.key}", on_done=self._awaken)
+        try:
+            await self._watch(record, loop)
+        except anyio.get_cancelled_exc_class():
+            self._cancelled = True
+            record.finish(ExitReason.CANCELLED, at=anyio.current_time())
+            await loop.end(grace_s=record.budget.grace_s)
+        stuck = not loop.done.is_set() or isinstance(loop.error, Abandoned)
+        if stuck:
+            record.stuck.append(loop.name)
+        now = anyio.current_time()
+        if record.end is None and now >= record.deadline:
+            record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=now)
+        if record.end is None and loop.error is not None:
+            cancelled = isinstance(loop.error, anyio.get_cancelled_exc_class())
+            record.finish(ExitReason.CANCELLED if cancelled else exit_for(loop.error), at=now, error=loop.error)
+        record.finish(ExitReason.FINISHED, at=now)  # the loop returned of its own accord
+
+    def _awaken(self) -> None:
+        self._wake.set()
+
+    async def _watch(self, record: Record, loop: Detached[None]) -> None:
+        """Until the loop has ended, or was ended: on time even where it does not listen to its deadlines."""
+        budget = record.budget
+        while not loop.done.is_set():
+            with anyio.CancelScope(deadline=self._next_look(record)):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            if loop.done.is_set():
+                return
+            now = anyio.current_time()
+            if record.end is not None and record.refused:
+                await loop.end(grace_s=max(0.0, record.end.at + budget.grace_s - now))
+                return
+            over = record.deadline if record.end is None else min(record.deadline, record.end.at)
+            if now >= over + budget.grace_s:
+                await loop.end(grace_s=0.0)
+                return
+            for driven, deadline in list(record.calls.items()):
+                if now >= deadline + budget.grace_s:
+                    driven.force()
+
+    def _next_look(self, record: Record) -> float:
+        budget = record.budget
+        looks = [record.deadline, *record.calls.values()]
+        if not record.calls:
+            looks.append(anyio.current_time() + min(budget.generation_s, budget.tool_s))
+        if record.end is not None:
+            looks.append(record.end.at)
+        return min(looks) + budget.grace_s
+
+    async def _end_children(self, record: Record) -> None:
+        for child in list(record.running_children):
+            child.cancel()
+            await child.settled()
+
+    async def _grade(self, record: Record, draft: Trajectory, env: Env | None) -> Grade | None:
+        if self._agent.reward is None:
+            return None
+        status = GradeStatus.SKIPPED if self._cancelled else UNGRADED.get(draft.exit_reason)
+        if status is not None:
+            return Grade(status, blame=draft.blame, error=f"not graded: the rollout ended as {draft.exit_reason}")
+        started, budget = anyio.current_time(), record.budget
+        try:
+            reward = self._agent.make_reward()
+            assert reward is not None
+            judging: Detached[float | Score] = Detached(lambda: reward(draft, env), name="reward")
+            try:
+                await judging.settle(deadline=started + budget.reward_s, grace_s=budget.grace_s)
+            finally:
+                record.reward_s = anyio.current_time() - started
+                if not judging.done.is_set() or isinstance(judging.error, Abandoned):
+                    record.stuck.append(judging.name)
+            late = judging.scope.cancelled_caught or isinstance(judging.error, Abandoned)
+            if late or not judging.done.is_set():
+                return Grade(
+                    GradeStatus.TIMEOUT, blame=Blame.GRADER, error=f"the reward took longer than {budget.reward_s:g} s"
+                )
+            if judging.error is not None:
+                raise judging.error
+            assert judging.result is not None
+            return Grade(GradeStatus.OK, as_score(judging.result))
+        except anyio.get_cancelled_exc_class():
+            self._cancelled = True
+            return Grade(GradeStatus.SKIPPED, blame=Blame.CALLER, error="cancelled while grading")
+        except Exception as error:  # a grader's fault is a grade without a score, never a zero
+            blame = Blame.ENVIRONMENT if isinstance(error, SandboxDead) else Blame.GRADER
+            return Grade(GradeStatus.ERROR, blame=blame, error=f"{type(error).__name__}: {error}")
+
+    async def _close(self, record: Record, env: Env) -> None:
+        name = f"{type(env).__name__}.close of {record.key}"
+        closing: Detached[None] = Detached(env.close, name=name)
+        grace_s = record.budget.grace_s
+        await closing.settle(deadline=anyio.current_time() + grace_s, grace_s=0.0)
+        if not closing.done.is_set() or closing.scope.cancelled_caught or isinstance(closing.error, Abandoned):
+            self._services.report(f"{name} took longer than {grace_s:g} s and was abandoned")
+        elif closing.error is not None:
+            self._services.report(f"{name} failed: {type(closing.error).__name__}: {closing.error}")

@@ -1,0 +1,27 @@
+"""Interaction loops: plain async code over a rollout. `react` is the default, and the model for your own."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentkit.actors.rollout import Rollout
+
+
+async def react(rollout: "Rollout") -> None:
+    """Sample, act, observe, until an end is reached (Yao et al. 2022, arXiv 2210.03629; reasoning is left to the model).
+
+    An action without a call ends the rollout as `finished`, unless the env answers it.
+    """
+    async for action in rollout:
+        await rollout.act(action)
+
+
+async def chat(rollout: "Rollout") -> None:
+    """As `react`, but an action without a call hands the word to the user: the next message comes from the mailbox.
+
+    The rollout is `finished` when the mailbox is closed.
+    """
+    async for action in rollout:
+        if action.attempts:
+            await rollout.act(action)
+        elif not await rollout.answer(action):
+            return

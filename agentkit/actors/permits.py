@@ -1,0 +1,92 @@
+"""Permits handed out fairly across groups: one group with many waiters cannot starve the others (invariant B5)."""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from agentkit.errors import ConfigError
+
+
+class FairPermits:
+    """At most `limit` permits at a time; when one comes free, the groups that wait are served in turn, each in order."""
+
+    def __init__(self, limit: float = math.inf, *, name: str = "permits") -> None:
+        if limit < 1:
+            raise ConfigError(f"{name} must be at least 1, found {limit!r}")
+        self._limit = limit
+        self._held = 0
+        self._paused = False
+        self._waiting: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
+
+    @property
+    def held(self) -> int:
+        """Permits handed out and not yet given back."""
+        return self._held
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a permit."""
+        return sum(map(len, self._waiting.values()))
+
+    def take(self) -> bool:
+        """Take a permit if one is free and nobody waits for it."""
+        if self._held < self._limit and not self._waiting and not self._paused:
+            self._held += 1
+            return True
+        return False
+
+    async def acquire(self, group: str) -> None:
+        """Wait for a permit.
+
+        Cancellation: none is held.
+        """
+        if self.take():
+            return
+        event = anyio.Event()
+        self._waiting.setdefault(group, deque()).append(event)
+        try:
+            await event.wait()
+        except BaseException:
+            if event.is_set():  # granted and cancelled in the same turn of the loop
+                self.release()
+            else:
+                queue = self._waiting[group]
+                queue.remove(event)
+                if not queue:
+                    del self._waiting[group]
+            raise
+
+    def release(self) -> None:
+        """Give a permit back."""
+        self._held -= 1
+        self._grant()
+
+    def pause(self) -> None:
+        """Hand out no permit until `resume`; those held stay held."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hand out permits again."""
+        self._paused = False
+        self._grant()
+
+    @asynccontextmanager
+    async def hold(self, group: str) -> AsyncIterator[None]:
+        """A permit for the length of the block."""
+        await self.acquire(group)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _grant(self) -> None:
+        while self._waiting and self._held < self._limit and not self._paused:
+            group, queue = self._waiting.popitem(last=False)
+            event = queue.popleft()
+            if queue:
+                self._waiting[group] = queue  # to the back: the other groups come first
+            self._held += 1
+            event.set()

@@ -1,0 +1,550 @@
+"""A rollout as its loop sees it: sample, act, observe."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+from attrs import evolve, frozen
+
+from agentkit.actors._backend import current_backend
+from agentkit.actors._calls import TurnCalls, run_calls
+from agentkit.actors._generation import NO_FINISH, TextGeneration, TokenGeneration
+from agentkit.actors._guard import Abandoned, Driven
+from agentkit.actors._record import OpenTurn, Prefix, Record
+from agentkit.actors._services import Services
+from agentkit.actors.agent import Agent
+from agentkit.actors.events import Answered, Broadcast, Mailbox, Observed, Sampled
+from agentkit.actors.limits import count_format_errors, observation_end, turn_end
+from agentkit.errors import ConfigError, ContextOverflow, ModelError, NotAppendable, RolloutEnded
+from agentkit.protocols import (
+    Action,
+    Budget,
+    Env,
+    ExitReason,
+    Finish,
+    FinishReason,
+    Message,
+    MessageModel,
+    MessageRequest,
+    Observation,
+    ObservationStatus,
+    RolloutKey,
+    SpanKind,
+    Steps,
+    Task,
+    TokenModel,
+    TokenRequest,
+    Tool,
+    Trajectory,
+    user,
+)
+from agentkit.tokens import Mark
+
+T = TypeVar("T")
+
+_CUT = "Your last message was cut off at its length limit. Be shorter."
+
+
+@frozen
+class Result:
+    """What an action caused, and whether the rollout has ended with it."""
+
+    observations: tuple[Observation, ...]
+    done: bool
+
+
+class Rollout:
+    """One rollout, in the hands of its loop. `async for action in rollout` samples until an end is reached.
+
+    Limits, deadlines and recording happen inside; the loop decides only what to do next. Once an end is reached every
+    method raises `RolloutEnded`, and code that goes on regardless is stopped (invariant B6).
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        *,
+        agent: Agent,
+        env: Env | None,
+        tools: tuple[Tool, ...],
+        services: Services,
+        mailbox: Mailbox,
+        broadcast: Broadcast,
+        wake: Callable[[], None],
+    ) -> None:
+        self._record = record
+        self._agent = agent
+        self._env = env
+        self._tools = {tool.spec.name: tool for tool in tools}
+        self._specs = tuple(tool.spec for tool in tools)
+        self._services = services
+        self._mailbox = mailbox
+        self._broadcast = broadcast
+        self._wake = wake
+        self._backend = current_backend()
+        self._cancelled_class = anyio.get_cancelled_exc_class()
+        self._scope: anyio.CancelScope | None = None
+        self._interruptible: anyio.CancelScope | None = None
+        self._interrupted = False
+        self._pending: list[Message] = []
+        self._chain = -1
+        self._sent = 0
+        self._mark: Mark = record.ledger.mark()
+        self._format_errors = 0
+        self._tool_timeouts = 0
+
+    # what a loop may look at
+
+    @property
+    def id(self) -> str:
+        """Names this attempt; the same for every request of the trajectory."""
+        return f"{self._record.key}.{self._record.key.attempt}"
+
+    @property
+    def key(self) -> RolloutKey:
+        """Which rollout of the run this is."""
+        return self._record.key
+
+    @property
+    def task(self) -> Task:
+        """What is asked."""
+        return self._record.task
+
+    @property
+    def env(self) -> Env | None:
+        """The world, started."""
+        return self._env
+
+    @property
+    def budget(self) -> Budget:
+        """The limits, the task's overrides applied."""
+        return self._record.budget
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the trajectory's deadline."""
+        return max(0.0, self._record.deadline - anyio.current_time())
+
+    @property
+    def turns(self) -> int:
+        """How many turns have begun."""
+        return len(self._record.turns) + (self._record.open_turn is not None)
+
+    @property
+    def messages(self) -> Prefix:
+        """The conversation so far; a view, not a copy."""
+        return Prefix(self._record.history)
+
+    @property
+    def ended(self) -> bool:
+        """Whether an end has been reached."""
+        return self._record.end is not None
+
+    # what a loop may do
+
+    def __aiter__(self) -> "Rollout":
+        return self
+
+    async def __anext__(self) -> Action:
+        try:
+            return await self.sample()
+        except RolloutEnded:
+            raise StopAsyncIteration from None
+
+    async def sample(self) -> Action:
+        """The policy's next action.
+
+        Raises:
+            RolloutEnded: an end was reached; the trajectory says which.
+            ConfigError: nothing was said since the last action.
+        Cancellation: what was sampled until then is recorded.
+        """
+        record = self._record
+        await self._refuse_after_end()
+        await self._close_turn()
+        for message in self._mailbox.take():
+            self.observe(message)
+        if reason := turn_end(record.budget, turns=len(record.turns)):
+            raise self.end(reason)
+        room = self._render()
+        if room <= 0:
+            raise self.end(ExitReason.TOKEN_LIMIT)
+        queued_s = await self._permit()
+        try:
+            action = await self._generate(room, queued_s)
+        finally:
+            self._services.generations.release()
+        if self._broadcast:
+            self._broadcast.publish(Sampled(len(record.turns), action))
+        return action
+
+    async def act(self, action: Action) -> Result:
+        """Run the action's tool calls, or step the env; the observations are appended for the next turn.
+
+        An action without a call ends the rollout as `finished`, unless the env answers it, the action was cut short,
+        or an interrupt cut it: then the next message of the mailbox is awaited.
+
+        Raises:
+            RolloutEnded: the rollout had ended before.
+            ConfigError: `action` is not the one sampled last.
+        Cancellation: calls under way are cancelled; the others are recorded as `skipped`.
+        """
+        await self._refuse_after_end()
+        turn = self._record.open_turn
+        if turn is None or turn.action is not action or turn.observations:
+            raise ConfigError("rollout.act takes the action that was sampled last, once")
+        started = anyio.current_time()
+        calls = TurnCalls(action.attempts)
+        try:
+            if turn.interrupted:
+                await self._await_user()
+            elif action.attempts:
+                await run_calls(calls, self, self._tools)
+            elif isinstance(self._env, Steps):
+                turn.observations = (await self._step(self._env, action),)
+            elif action.finish is FinishReason.LENGTH:
+                turn.observations = (Observation(_CUT, status=ObservationStatus.FORMAT_ERROR),)
+            else:
+                self.end(ExitReason.FINISHED)
+        finally:
+            if action.attempts and not turn.interrupted:
+                turn.observations = calls.answered()
+            turn.tool_s = anyio.current_time() - started
+            for observation in turn.observations:
+                self.observe(observation.message())
+        self._count(action, calls, turn)
+        await self._close_turn()
+        if self._broadcast:
+            self._broadcast.publish(Observed(turn.index, turn.observations))
+        return Result(turn.observations, done=self.ended)
+
+    def observe(self, *messages: Message | str) -> None:
+        """Say something to the policy before its next turn; a string is a user message."""
+        for message in messages:
+            said = user(message) if isinstance(message, str) else message
+            self._record.history.append(said)
+            self._pending.append(said)
+
+    def finish(self) -> None:
+        """End the rollout as `finished`."""
+        self.end(ExitReason.FINISHED)
+
+    def rewrite(self, messages: list[Message]) -> None:
+        """Go on from `messages` instead of the conversation so far (compaction): the next turn starts a new chain."""
+        self._record.history.clear()
+        self._record.history.extend(messages)
+        self._pending.clear()
+        self._chain = -1
+
+    async def answer(self, action: Action) -> bool:
+        """Give `action` to whoever asked, and wait for the next user message; False once the mailbox is closed.
+
+        Cancellation: no message is lost.
+        """
+        await self._refuse_after_end()
+        await self._close_turn()
+        self._mailbox.answer(action)
+        if self._broadcast:
+            self._broadcast.publish(Answered(len(self._record.turns) - 1, action))
+        return await self._await_user()
+
+    async def receive(self) -> tuple[Message, ...]:
+        """Messages told to this rollout, waiting for the first; empty once the mailbox is closed. Not observed yet.
+
+        Cancellation: no message is lost.
+        """
+        await self._refuse_after_end()
+        return tuple(await self._mailbox.receive())
+
+    async def child(self, agent: Agent, task: Task | str, *, index: int | None = None) -> Trajectory:
+        """Run a sub-agent within what remains of this rollout's time; its trajectory becomes a child of this one's.
+
+        Raises:
+            RolloutEnded: this rollout has ended.
+        Cancellation: the sub-agent is cancelled and sealed first.
+        """
+        await self._refuse_after_end()
+        number = len(self._record.children) if index is None else index
+        if isinstance(task, str):
+            task = Task(f"{self._record.key}/{agent.name}", task)
+        return await self._services.run_child(agent, task, number, parent=self._record)
+
+    # used by the supervisor, the calls of a turn, and actors
+
+    def enter(self, scope: anyio.CancelScope) -> None:
+        """The scope that enforces the trajectory's deadline."""
+        self._scope = scope
+
+    def end(self, reason: ExitReason, error: BaseException | str | None = None) -> RolloutEnded:
+        """Note an end; gives the exception to raise."""
+        self._record.finish(reason, at=anyio.current_time(), error=error)
+        self._wake()
+        assert self._record.end is not None
+        return RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
+
+    def interrupt(self) -> None:
+        """Cut the generation or call under way short; the loop goes on with what the mailbox says."""
+        if self._interruptible is not None:
+            self._interrupted = True
+            self._interruptible.cancel()
+
+    async def flush(self) -> None:
+        """Write what the sink has not seen yet."""
+        await self._close_turn()
+
+    async def bounded(self, start: Callable[[], Awaitable[T]], *, name: str, limit_s: float) -> tuple[T | None, bool]:
+        """Run user code for at most `limit_s`: (its result, False), or (None, True) where time ran out.
+
+        Code that refuses to end is closed and named in the trajectory's `stuck`.
+        """
+        deadline = anyio.current_time() + limit_s
+        with anyio.CancelScope(deadline=deadline):
+            try:
+                return await self._drive(start, name=name, deadline=deadline), False
+            except Abandoned:
+                self._record.stuck.append(name)
+        return None, True
+
+    async def _drive(self, start: Callable[[], Awaitable[T]], *, name: str, deadline: float) -> T:
+        awaitable = start()
+        coroutine = awaitable if inspect.iscoroutine(awaitable) else _await(awaitable)
+        driven: Driven[T] = Driven(coroutine, name=name, backend=self._backend, cancelled_class=self._cancelled_class)
+        self._record.calls[driven] = deadline  # type: ignore[index]  # Driven[T] is a Driven[object] to its supervisor
+        try:
+            return await driven
+        finally:
+            del self._record.calls[driven]  # type: ignore[arg-type]  # as above
+
+    async def _refuse_after_end(self) -> None:
+        record = self._record
+        if record.end is None:
+            return
+        await anyio.lowlevel.checkpoint()
+        if record.refused:  # this is not the first time: whoever catches everything may wait for the supervisor
+            self._wake()
+            await anyio.sleep_forever()
+        record.refused = True
+        raise RolloutEnded(f"the rollout has ended: {record.end.reason}")
+
+    def _render(self) -> int:
+        """Append what was said since the last turn; how many tokens may still be sampled."""
+        record, agent, renderer = self._record, self._agent, self._agent.renderer
+        if not record.turns:
+            record.prompt_length = len(record.history)
+        if not agent.token_level or renderer is None:
+            if record.turns and not self._pending and self._chain != -1:
+                raise _nothing_new()
+            self._pending.clear()
+            self._chain = -2  # no chain, but a conversation under way
+            return record.budget.max_tokens
+        ledger = record.ledger
+        if self._chain == -1:
+            self._open_chain()
+        elif not self._pending:
+            raise _nothing_new()
+        else:
+            said = record.history[-len(self._pending) - 1]
+            length = ledger.length(self._chain)
+            last_id = ledger.view(self._chain)[-1] if record.turns[-1].stop > record.turns[-1].start else None
+            try:
+                close, bridge = renderer.bridge(said, self._pending, self._specs, last_id=last_id)
+            except NotAppendable:
+                if agent.on_rewrite == "error":
+                    raise
+                self._open_chain()
+            else:
+                turn = len(record.turns) - 1
+                if close:
+                    ledger.append(self._chain, close, SpanKind.CLOSE, turn=turn)
+                ledger.append(self._chain, bridge, SpanKind.OBSERVATION, turn=turn)
+                assert ledger.length(self._chain) >= length
+        self._pending.clear()
+        return record.budget.max_tokens - ledger.length(self._chain)
+
+    def _open_chain(self) -> None:
+        renderer = self._agent.renderer
+        assert renderer is not None
+        self._chain = self._record.ledger.open(renderer.prompt(self._record.history, self._specs))
+        self._sent = 0
+
+    async def _permit(self) -> float:
+        permits = self._services.generations
+        if permits.take():
+            return 0.0
+        record, started = self._record, anyio.current_time()
+        deadline = record.deadline
+        if not record.budget.count_waiting:
+            self._move_deadline(float("inf"))
+        await permits.acquire(record.key.task_id)
+        waited = anyio.current_time() - started
+        if not record.budget.count_waiting:
+            self._move_deadline(deadline + waited)
+        return waited
+
+    def _move_deadline(self, deadline: float) -> None:
+        self._record.deadline = min(deadline, self._record.outer_deadline)
+        if self._scope is not None:
+            self._scope.deadline = self._record.deadline
+
+    async def _generate(self, room: int, queued_s: float) -> Action:
+        record = self._record
+        turn = OpenTurn(len(record.turns), Action(""), chain=self._chain, queued_s=queued_s)
+        generation: TokenGeneration | TextGeneration
+        if self._agent.token_level:
+            generation = TokenGeneration(record, chain=self._chain, turn=turn.index, room=room)
+            turn.start = turn.stop = generation.start
+        else:
+            generation = TextGeneration(record)
+            turn.chain = -1
+        started = anyio.current_time()
+        finish: Finish | None = None
+        fault: Exception | None = None
+        with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
+            self._interruptible, self._interrupted = scope, False
+            try:
+                finish = await self._ask_model(generation, room, scope.deadline)
+            except Abandoned:
+                record.stuck.append(self._model_name())
+            except RolloutEnded:
+                if not (isinstance(generation, TokenGeneration) and generation.full):
+                    fault = ModelError("the model pushed into a generation that was over")
+                finish = Finish(FinishReason.LENGTH)
+            except Exception as error:  # whatever a model raises is its own fault, not the rollout's
+                fault = error
+            finally:
+                self._interruptible = None
+                generation.close()
+                turn.generation_s = anyio.current_time() - started
+                if finish is not None or generation.emitted or scope.cancel_called:
+                    turn.action = self._read(generation, finish, turn)
+                    record.open_turn = turn
+                    record.history.append(self._said(turn.action, finish))
+        if fault is not None:
+            overflow = isinstance(fault, ContextOverflow)
+            raise self.end(ExitReason.TOKEN_LIMIT if overflow else ExitReason.MODEL_ERROR, fault) from fault
+        if finish is None:
+            if not self._interrupted:
+                raise self.end(ExitReason.GENERATION_TIMEOUT)
+            turn.interrupted = True
+        elif finish.reason is FinishReason.ABORTED:
+            raise self.end(ExitReason.MODEL_ERROR, "the server aborted the generation")
+        return turn.action
+
+    async def _ask_model(self, generation: TokenGeneration | TextGeneration, room: int, deadline: float) -> Finish:
+        record, agent, attempt = self._record, self._agent, 0
+        name = self._model_name()
+        while True:
+            try:
+                if isinstance(generation, TokenGeneration):
+                    assert isinstance(agent.model, TokenModel) and agent.renderer is not None
+                    prompt = record.ledger.view(self._chain)
+                    request = TokenRequest(
+                        self.id,
+                        prompt,
+                        len(prompt) - self._sent,
+                        room,
+                        agent.renderer.stop_ids,
+                        min(deadline, record.deadline),
+                        agent.params,
+                    )
+                    model, emit = agent.model, generation.emit
+                    finish = await self._drive(lambda: model.sample_tokens(request, emit), name=name, deadline=deadline)
+                    self._sent = record.ledger.length(self._chain)
+                    return finish
+                assert isinstance(agent.model, MessageModel)
+                asked = MessageRequest(
+                    self.id, self.messages, self._specs, room, min(deadline, record.deadline), agent.params
+                )
+                chat, emit_text = agent.model, generation.emit
+                return await self._drive(lambda: chat.sample_message(asked, emit_text), name=name, deadline=deadline)
+            except ModelError as error:
+                if not error.retryable or generation.emitted or attempt >= agent.model_retries:
+                    raise
+            await anyio.sleep(0.5 * 2**attempt)
+            attempt += 1
+
+    def _model_name(self) -> str:
+        return f"{type(self._agent.model).__name__}.{'sample_tokens' if self._agent.token_level else 'sample_message'}"
+
+    def _read(self, generation: TokenGeneration | TextGeneration, finish: Finish | None, turn: OpenTurn) -> Action:
+        """The action of a generation; only one that came to its own end is parsed for calls."""
+        reason = NO_FINISH if finish is None else finish.reason
+        if isinstance(generation, TextGeneration):
+            said = None if finish is None else finish.message
+            if said is None:
+                return Action(generation.content, generation.content, generation.reasoning, finish=reason)
+            return Action(said.content, said.content, said.reasoning, said.tool_calls, reason)
+        turn.stop = generation.stop
+        agent = self._agent
+        assert agent.renderer is not None and agent.parser is not None
+        text = agent.renderer.decode(self._record.ledger.view(self._chain).since(turn.start))
+        session = agent.parser.begin(self._specs)
+        session.feed(text)
+        parsed = session.finish(reason)
+        attempts = tuple(
+            evolve(attempt, id=f"call_{turn.index}_{number}") for number, attempt in enumerate(parsed.attempts)
+        )
+        return Action(text, parsed.content, parsed.reasoning, attempts, reason)
+
+    def _said(self, action: Action, finish: Finish | None) -> Message:
+        if finish is not None and finish.message is not None:
+            return finish.message
+        return action.message()
+
+    async def _step(self, env: Steps, action: Action) -> Observation:
+        limit_s = self._record.budget.tool_s
+        try:
+            observation, timed_out = await self.bounded(
+                lambda: env.step(action), name=f"{type(env).__name__}.step", limit_s=limit_s
+            )
+        except Exception as error:  # an env that fails to answer can carry no further turn
+            self.end(ExitReason.ENV_DEAD, error)
+            return Observation(f"The environment failed: {error}", status=ObservationStatus.ERROR)
+        if observation is None or timed_out:
+            self._tool_timeouts += 1
+            return Observation(f"Timed out after {limit_s:g} s.", status=ObservationStatus.TIMEOUT)
+        if observation.done:
+            self.end(ExitReason.FINISHED)
+        return observation
+
+    def _count(self, action: Action, calls: TurnCalls, turn: OpenTurn) -> None:
+        if turn.interrupted:
+            return
+        self._format_errors = count_format_errors(action, valid=calls.valid, consecutive=self._format_errors)
+        self._tool_timeouts += calls.timeouts
+        reason = observation_end(
+            self._record.budget, format_errors=self._format_errors, tool_timeouts=self._tool_timeouts
+        )
+        if reason is not None:
+            self.end(reason)
+
+    async def _await_user(self) -> bool:
+        messages = await self._mailbox.receive()
+        self.observe(*messages)
+        if not messages:
+            self.end(ExitReason.FINISHED)
+        return bool(messages)
+
+    async def _close_turn(self) -> None:
+        record, turn = self._record, self._record.open_turn
+        if turn is None:
+            return
+        record.open_turn = None
+        sealed = turn.seal()
+        record.turns.append(sealed)
+        sink = self._services.sink
+        if sink is not None:
+            deltas = record.ledger.deltas(self._mark)
+            self._mark = record.ledger.mark()
+            await sink.append(record.key, sealed, deltas)
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _nothing_new() -> ConfigError:
+    return ConfigError(
+        "rollout.sample was called with nothing new to answer: act on the last action or observe a message first"
+    )
