@@ -1,0 +1,217 @@
+"""Turns, trajectories and tasks as JSON text, and back, without loss.
+
+Token bytes are kept apart from the JSON: `Encoded.blobs` holds one compressed blob per chain, in the order of
+`Trajectory.walk()`. Text is written raw in UTF-8, never as `\\u` escapes: two lone surrogates side by side would come
+back from escapes as one character. So text with lone surrogates gives `bytes`, all other text `str`, and SQLite keeps
+the two apart.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, TypeAlias, TypeVar
+
+import cattrs
+from attrs import frozen
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from agentkit.journal.blobs import pack_tokens, unpack_tokens
+from agentkit.journal.errors import JournalError
+from agentkit.journal.opaque import pack, unpack
+from agentkit.protocols import CallFault, Chain, Observation, Span, Task, ToolCall, Trajectory, Turn
+
+Text: TypeAlias = "str | bytes"
+"""Text for an SQLite column: `bytes` where it holds lone surrogates."""
+
+T = TypeVar("T")
+
+_FREE_FORM: "dict[type, tuple[str, ...]]" = {
+    ToolCall: ("arguments",),
+    Observation: ("metadata",),
+    Trajectory: ("metadata",),
+    Task: ("data", "metadata"),
+}
+
+
+@frozen
+class Encoded:
+    """A record: its JSON, the compressed tokens of its chains, and a digest of both before compression."""
+
+    record: Text
+    blobs: tuple[bytes, ...]
+    digest: bytes
+
+
+def encode_text(text: str) -> Text:
+    """`text` for a column: itself, or its UTF-8 with surrogates let through."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
+    return text
+
+
+def decode_text(text: Text) -> str:
+    """What `encode_text` was given."""
+    return text if isinstance(text, str) else text.decode(errors="surrogatepass")
+
+
+class Codec:
+    """Encodes and decodes records. Holds generated converters, so make one and keep it; safe to share by threads."""
+
+    def __init__(self) -> None:
+        self._converter = _converter()
+
+    def encode_turn(self, turn: Turn, pieces: Sequence[Chain] = ()) -> Encoded:
+        """A turn; `pieces` are token pieces that belong to it and count in the digest."""
+        record = _dumps(self._converter.unstructure(turn))
+        return Encoded(record, tuple(map(_blob, pieces)), _digest(record, pieces))
+
+    def decode_turn(self, record: Text) -> Turn:
+        """The turn that `encode_turn` was given.
+
+        Raises:
+            JournalError: the record is damaged or not of this form.
+        """
+        return self._structure(_loads(record), Turn)
+
+    def encode_trajectory(self, trajectory: Trajectory) -> Encoded:
+        """A trajectory with those of its sub-agents; one blob per chain, in the order of `walk()`."""
+        chains = [chain for each in trajectory.walk() for chain in each.chains]
+        record = _dumps(self._converter.unstructure(trajectory))
+        return Encoded(record, tuple(map(_blob, chains)), _digest(record, chains))
+
+    def decode_trajectory(self, record: Text, blobs: Sequence[bytes]) -> Trajectory:
+        """The trajectory that `encode_trajectory` was given.
+
+        Raises:
+            JournalError: the record is damaged, not of this form, or the number of blobs is another.
+        """
+        tree, rest = _loads(record), list(blobs)
+        rest.reverse()
+        _attach(tree, rest)
+        if rest:
+            raise JournalError(f"a trajectory has {len(rest)} more blobs of tokens than chains")
+        return self._structure(tree, Trajectory)
+
+    def encode_task(self, task: Task) -> Text:
+        """A task."""
+        return _dumps(self._converter.unstructure(task))
+
+    def decode_task(self, record: Text) -> Task:
+        """The task that `encode_task` was given.
+
+        Raises:
+            JournalError: the record is damaged or not of this form.
+        """
+        return self._structure(_loads(record), Task)
+
+    def encode_piece(self, piece: Chain) -> Text:
+        """Spans and parent of a piece of a chain; its tokens are a blob of their own."""
+        return _dumps(self._converter.unstructure(piece))
+
+    def decode_piece(self, record: Text, blob: bytes) -> Chain:
+        """The piece that `encode_piece` and its blob were made from.
+
+        Raises:
+            JournalError: the record or the blob is damaged.
+        """
+        tree = _loads(record)
+        return self._structure({**tree, "tokens": blob}, Chain)
+
+    def _structure(self, tree: Any, kind: type[T]) -> T:
+        try:
+            return self._converter.structure(tree, kind)
+        except JournalError:
+            raise
+        except Exception as error:  # cattrs, attrs validators and our own values raise many kinds
+            raise JournalError(f"a record is no {kind.__name__} of this version: {error!r}") from error
+
+
+def _blob(chain: Chain) -> bytes:
+    return pack_tokens(chain.id_bytes, chain.mask_bytes, chain.logprob_bytes)
+
+
+def _digest(record: Text, chains: Sequence[Chain]) -> bytes:
+    state = sha256(record.encode() if isinstance(record, str) else record)
+    for chain in chains:
+        for part in (chain.id_bytes, chain.mask_bytes, chain.logprob_bytes):
+            state.update(len(part).to_bytes(8, "little"))
+            state.update(part)
+    return state.digest()
+
+
+def _dumps(tree: Any) -> Text:
+    return encode_text(json.dumps(tree, ensure_ascii=False, separators=(",", ":"), default=_number))
+
+
+def _number(value: object) -> int | float:
+    """A number of another library (numpy, torch) in a field typed as a number."""
+    if hasattr(value, "__index__"):
+        return int(value.__index__())
+    if hasattr(value, "__float__"):
+        return float(value.__float__())
+    raise TypeError(f"cannot write a {type(value).__name__}: {value!r:.200}")
+
+
+def _loads(record: Text) -> Any:
+    try:
+        return json.loads(decode_text(record))
+    except ValueError as error:  # of JSON and of UTF-8
+        raise JournalError(f"a record is damaged: {error}") from error
+
+
+def _attach(trajectory: Any, reversed_blobs: list[bytes]) -> None:
+    """Put the blobs where the chains of the record expect them, in the order of `walk()`."""
+    try:
+        for chain in trajectory["chains"]:
+            chain["tokens"] = reversed_blobs.pop()
+        for child in trajectory["children"]:
+            _attach(child, reversed_blobs)
+    except (KeyError, TypeError, IndexError) as error:
+        raise JournalError(f"a trajectory does not fit its blobs of tokens: {error!r}") from error
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(detailed_validation=False)
+    free_form = _FREE_FORM.__contains__
+
+    # by predicate, not by class: the latter resolves all annotations, and `Json` cannot be resolved everywhere
+    @converter.register_unstructure_hook_factory(free_form)
+    def _unstructure(kind: Any) -> Any:
+        return make_dict_unstructure_fn(kind, converter, **_overrides(kind))
+
+    @converter.register_structure_hook_factory(free_form)
+    def _structure(kind: Any) -> Any:
+        return make_dict_structure_fn(kind, converter, **_overrides(kind))
+
+    converter.register_structure_hook(ToolCall | CallFault, _attempt_hook(converter))
+    converter.register_unstructure_hook(Chain, lambda chain: _chain_tree(chain, converter))
+    converter.register_structure_hook(Chain, lambda tree, _: _chain(tree, converter))
+    return converter
+
+
+def _overrides(kind: type) -> Any:
+    return {name: override(unstruct_hook=pack, struct_hook=_unpack_hook) for name in _FREE_FORM[kind]}
+
+
+def _unpack_hook(value: Any, _: object) -> Any:
+    return unpack(value)
+
+
+def _attempt_hook(converter: cattrs.Converter) -> Callable[[Any, Any], ToolCall | CallFault]:
+    def structure(tree: Any, _: Any) -> ToolCall | CallFault:
+        kind: type[ToolCall] | type[CallFault] = CallFault if "status" in tree else ToolCall
+        return converter.structure(tree, kind)
+
+    return structure
+
+
+def _chain_tree(chain: Chain, converter: cattrs.Converter) -> dict[str, Any]:
+    return {"spans": [converter.unstructure(span) for span in chain.spans], "parent": chain.parent}
+
+
+def _chain(tree: Any, converter: cattrs.Converter) -> Chain:
+    parent = tree["parent"]
+    spans = converter.structure(tree["spans"], tuple[Span, ...])
+    return Chain(*unpack_tokens(tree["tokens"]), spans, None if parent is None else (int(parent[0]), int(parent[1])))

@@ -1,0 +1,174 @@
+"""Reads a journal: while it is written, after a crash, or from a copy."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from attrs import frozen
+
+from agentkit.journal.codec import Codec, decode_text, encode_text
+from agentkit.journal.database import journal_path, open_reading, sqlite_errors
+from agentkit.journal.errors import JournalError
+from agentkit.journal.replay import rebuild
+from agentkit.protocols import Chain, ChainDelta, ExitReason, RolloutKey, Trajectory, Turn
+
+
+@frozen
+class Summary:
+    """One line about a sealed trajectory, read without its tokens. `grade` is the status of its grade."""
+
+    key: RolloutKey
+    exit_reason: ExitReason
+    blame: str | None
+    grade: str | None
+    score: float | None
+    outcome: str
+    turns: int
+    tokens: int
+    sampled: int
+    seconds: float
+
+
+@frozen
+class Unfinished:
+    """The newest attempt of a rollout that has begun and was not sealed, as far as it got."""
+
+    key: RolloutKey
+    turns: tuple[Turn, ...]
+    chains: tuple[Chain, ...]
+
+
+class JournalReader:
+    """A journal, read-only: `with JournalReader.open(run) as reader`. Used by one thread at a time."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._codec = Codec()
+
+    @classmethod
+    def open(cls, run: "str | os.PathLike[str]") -> "JournalReader":
+        """The journal of `run`: its folder or the file. A writer may be at work, and is never made to wait.
+
+        Raises:
+            JournalError: there is none, it is damaged, or a newer version wrote it.
+        """
+        path = journal_path(run)
+        return cls(path, open_reading(path))
+
+    def __enter__(self) -> "JournalReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def sealed(self) -> set[tuple[str, int]]:
+        """(task_id, index) of every rollout that has its trajectory.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        return {(decode_text(task_id), index) for task_id, index in self._all(_SEALED)}
+
+    def summaries(self) -> Iterator[Summary]:
+        """A line about each trajectory, in the order sealed.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        for task_id, index, attempt, reason, *rest in self._all(_SUMMARIES):
+            yield Summary(RolloutKey(decode_text(task_id), index, attempt), ExitReason(reason), *rest)
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Every trajectory sealed by now, in the order sealed; one in memory at a time.
+
+        Raises:
+            JournalError: the file cannot be read or a record is damaged.
+        """
+        for (row_id,) in self._all("SELECT id FROM trajectories ORDER BY id"):
+            yield self._trajectory("SELECT id, record FROM trajectories WHERE id=?", row_id)
+
+    def trajectory(self, task_id: str, index: int) -> Trajectory | None:
+        """The trajectory of a rollout, None where it is not sealed.
+
+        Raises:
+            JournalError: the file cannot be read or the record is damaged.
+        """
+        if not self._all("SELECT 1 FROM trajectories WHERE task_id=? AND sample_index=?", encode_text(task_id), index):
+            return None
+        return self._trajectory(
+            "SELECT id, record FROM trajectories WHERE task_id=? AND sample_index=?", encode_text(task_id), index
+        )
+
+    def unfinished(self) -> tuple[Unfinished, ...]:
+        """The newest attempt of every rollout that has begun and is not sealed, in the order begun.
+
+        Raises:
+            JournalError: the file cannot be read or a record is damaged.
+        """
+        with sqlite_errors(self.path, "read"):
+            self._connection.execute("BEGIN")  # one snapshot: a seal deletes what it supersedes
+            try:
+                return tuple(map(self._unfinished, self._all(_UNFINISHED)))
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def next_attempt(self, task_id: str, index: int) -> int:
+        """The number for the next attempt at a rollout: 0 where none has begun.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        ((newest,),) = self._all(
+            "SELECT max(attempt) FROM attempts WHERE task_id=? AND sample_index=?", encode_text(task_id), index
+        )
+        return 0 if newest is None else int(newest) + 1
+
+    def _trajectory(self, statement: str, *values: object) -> Trajectory:
+        ((row_id, record),) = self._all(statement, *values)
+        rows = self._all("SELECT tokens FROM chains WHERE trajectory_id=? ORDER BY ordinal", row_id)
+        try:
+            return self._codec.decode_trajectory(record, [blob for (blob,) in rows])
+        except JournalError as error:
+            raise JournalError(f"trajectory {row_id} of journal {str(self.path)!r}: {error}") from error
+
+    def _unfinished(self, row: "tuple[Any, ...]") -> Unfinished:
+        attempt_id, task_id, index, attempt = row
+        key = RolloutKey(decode_text(task_id), index, attempt)
+        turns = self._all("SELECT record FROM turns WHERE attempt_id=? ORDER BY turn", attempt_id)
+        deltas = self._all(_DELTAS, attempt_id)
+        try:
+            pieces = [
+                ChainDelta(chain, start, self._codec.decode_piece(record, blob))
+                for chain, start, record, blob in deltas
+            ]
+            return Unfinished(key, tuple(self._codec.decode_turn(record) for (record,) in turns), rebuild(pieces))
+        except JournalError as error:
+            raise JournalError(f"attempt {attempt} of {key} in journal {str(self.path)!r}: {error}") from error
+
+    def _all(self, statement: str, *values: object) -> "list[tuple[Any, ...]]":
+        with sqlite_errors(self.path, "read"):
+            return self._connection.execute(statement, values).fetchall()
+
+
+_SEALED = "SELECT task_id, sample_index FROM trajectories"
+_SUMMARIES = """
+SELECT task_id, sample_index, attempt, exit_reason, blame, grade, score, outcome, turns, tokens, sampled, seconds
+FROM trajectories ORDER BY id
+"""
+_UNFINISHED = """
+SELECT id, task_id, sample_index, attempt FROM attempts AS this
+WHERE NOT EXISTS (SELECT 1 FROM trajectories AS t WHERE t.task_id=this.task_id AND t.sample_index=this.sample_index)
+AND attempt = (SELECT max(attempt) FROM attempts AS a WHERE a.task_id=this.task_id AND a.sample_index=this.sample_index)
+ORDER BY id
+"""
+_DELTAS = "SELECT chain, start, record, tokens FROM deltas WHERE attempt_id=? ORDER BY chain, turn, ordinal"

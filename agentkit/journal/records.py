@@ -1,0 +1,68 @@
+"""What a sink is told, as values, and encoded for the file."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from attrs import frozen
+
+from agentkit.journal.codec import Codec, Encoded, Text
+from agentkit.protocols import ChainDelta, RolloutKey, Trajectory, Turn
+
+
+@frozen
+class Begin:
+    """An attempt starts."""
+
+    key: RolloutKey
+
+
+@frozen
+class Append:
+    """A turn is complete."""
+
+    key: RolloutKey
+    turn: Turn
+    deltas: tuple[ChainDelta, ...]
+
+
+@frozen
+class Seal:
+    """A rollout has ended."""
+
+    trajectory: Trajectory
+
+
+Operation: TypeAlias = Begin | Append | Seal
+
+
+@frozen
+class Prepared:
+    """An operation with all that is slow to compute: nothing but SQL is left to do."""
+
+    operation: Operation
+    encoded: Encoded | None = None
+    pieces: tuple[Text, ...] = ()
+    """Per delta of an append, the record of its piece; its tokens are `encoded.blobs`."""
+
+    @property
+    def key(self) -> RolloutKey:
+        """The rollout and the attempt."""
+        operation = self.operation
+        return operation.trajectory.key if isinstance(operation, Seal) else operation.key
+
+
+def prepare(operation: Operation, codec: Codec) -> Prepared:
+    """`operation`, encoded."""
+    if isinstance(operation, Begin):
+        return Prepared(operation)
+    if isinstance(operation, Seal):
+        return Prepared(operation, codec.encode_trajectory(operation.trajectory))
+    pieces = [delta.piece for delta in operation.deltas]
+    encoded = codec.encode_turn(operation.turn, pieces)
+    return Prepared(operation, encoded, tuple(map(codec.encode_piece, pieces)))
+
+
+def token_counts(trajectories: Sequence[Trajectory]) -> tuple[int, int]:
+    """(tokens, sampled tokens) of all chains."""
+    chains = [chain for trajectory in trajectories for chain in trajectory.chains]
+    return sum(map(len, chains)), sum(chain.mask_bytes.count(1) for chain in chains)

@@ -1,0 +1,181 @@
+"""Applies records to the file, many to a commit, and refuses those that break R2.
+
+The file is the only state: every check is a look into an index within the same transaction, so a commit that fails
+leaves nothing behind that the next one could trip over.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from agentkit.errors import AgentkitError, InvariantError
+from agentkit.journal.codec import encode_text
+from agentkit.journal.database import Synchronous, close_writing, journal_error, lock, open_writing
+from agentkit.journal.records import Append, Begin, Prepared, Seal, token_counts
+from agentkit.protocols import RolloutKey
+
+
+class Store:
+    """One journal file, open for writing. Used by one thread at a time."""
+
+    def __init__(self, path: Path, synchronous: Synchronous) -> None:
+        """Open `path`, making it where there is none.
+
+        Raises:
+            JournalError: another writer has it, or it cannot be opened.
+        """
+        self.path = path
+        self._lock = lock(path)
+        try:
+            self._connection = open_writing(path, synchronous)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file and let others write."""
+        try:
+            close_writing(self._connection)
+        finally:
+            self._lock.close()
+
+    def commit(self, records: Sequence[Prepared]) -> list[AgentkitError | None]:
+        """Write `records` in order, in one transaction; for each, None once it is durable, or why it is not there.
+
+        One record that is refused leaves the others alone; what ails the file fails them all.
+        """
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            results = [self._apply_alone(record) for record in records]
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            return [journal_error(self.path, "write", error) for _ in records]
+        return results
+
+    def _apply_alone(self, record: Prepared) -> AgentkitError | None:
+        connection = self._connection
+        connection.execute("SAVEPOINT record")
+        try:
+            self._apply(record)
+        except sqlite3.OperationalError:
+            raise
+        except Exception as error:  # this record's own fault: refused, too big for a column, not encodable
+            connection.execute("ROLLBACK TO record")
+            connection.execute("RELEASE record")
+            return error if isinstance(error, AgentkitError) else journal_error(self.path, "write", error)
+        connection.execute("RELEASE record")
+        return None
+
+    def _apply(self, record: Prepared) -> None:
+        match record.operation:
+            case Begin():
+                self._begin(record.key)
+            case Append():
+                self._append(record, record.operation)
+            case Seal():
+                self._seal(record, record.operation)
+
+    def _begin(self, key: RolloutKey) -> None:
+        if self._sealed(key) is not None:
+            raise InvariantError(f"{key} begins attempt {key.attempt} after it was sealed")
+        newest = self._newest(key)
+        if newest is not None and key.attempt <= newest:
+            raise InvariantError(f"{key} begins attempt {key.attempt}, but attempt {newest} has begun already")
+        self._insert_attempt(key)
+
+    def _append(self, record: Prepared, append: Append) -> None:
+        key, turn, encoded = record.key, append.turn, record.encoded
+        assert encoded is not None
+        if self._sealed(key) is not None:
+            raise InvariantError(f"{key} appends turn {turn.index} after it was sealed")
+        newest = self._newest(key)
+        if newest != key.attempt:
+            raise InvariantError(f"{key} appends turn {turn.index} to attempt {key.attempt}, the newest is {newest}")
+        (attempt_id,) = self._one("SELECT id FROM attempts WHERE task_id=? AND sample_index=? AND attempt=?", *_row(key))
+        written = self._one("SELECT digest FROM turns WHERE attempt_id=? AND turn=?", attempt_id, turn.index)
+        if written is not None:
+            if written[0] == encoded.digest:
+                return
+            raise InvariantError(f"{key} appends turn {turn.index} of attempt {key.attempt} twice, with other content")
+        (last,) = self._one("SELECT max(turn) FROM turns WHERE attempt_id=?", attempt_id)
+        if last is not None and turn.index < last:
+            raise InvariantError(f"{key} appends turn {turn.index} of attempt {key.attempt} after turn {last}")
+        self._run("INSERT INTO turns VALUES (?, ?, ?, ?)", attempt_id, turn.index, encoded.record, encoded.digest)
+        for ordinal, (delta, piece, blob) in enumerate(zip(append.deltas, record.pieces, encoded.blobs, strict=True)):
+            end = self._one(
+                "SELECT start + length FROM deltas WHERE attempt_id=? AND chain=? ORDER BY turn DESC, ordinal DESC LIMIT 1",
+                attempt_id,
+                delta.chain,
+            )
+            length = 0 if end is None else end[0]
+            if delta.start != length:
+                raise InvariantError(
+                    f"{key} appends tokens from {delta.start} on to chain {delta.chain}, which has {length} so far"
+                )
+            row = (attempt_id, delta.chain, turn.index, ordinal, delta.start, len(delta.piece), piece, blob)
+            self._run("INSERT INTO deltas VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def _seal(self, record: Prepared, seal: Seal) -> None:
+        key, trajectory, encoded = record.key, seal.trajectory, record.encoded
+        assert encoded is not None
+        sealed = self._sealed(key)
+        if sealed is not None:
+            if sealed == encoded.digest:
+                return
+            raise InvariantError(f"{key} is sealed twice, with another trajectory")
+        newest = self._newest(key)
+        if newest is None or newest < key.attempt:  # an end before the attempt could begin
+            self._insert_attempt(key)
+        elif newest > key.attempt:
+            raise InvariantError(f"{key} is sealed as attempt {key.attempt}, but attempt {newest} has begun")
+        tokens, sampled = token_counts([trajectory])
+        grade = trajectory.grade
+        values = {
+            **dict(zip(("task_id", "sample_index", "attempt"), _row(key), strict=True)),
+            "exit_reason": trajectory.exit_reason.value,
+            "blame": None if trajectory.blame is None else trajectory.blame.value,
+            "grade": None if grade is None else grade.status.value,
+            "score": None if trajectory.score is None else float(trajectory.score),
+            "outcome": trajectory.outcome.value,
+            "turns": len(trajectory.turns),
+            "tokens": tokens,
+            "sampled": sampled,
+            "seconds": float(trajectory.timings.total_s),
+            "record": encoded.record,
+            "digest": encoded.digest,
+        }
+        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        cursor = self._run(f"INSERT INTO trajectories ({columns}) VALUES ({marks})", *values.values())  # noqa: S608
+        for ordinal, blob in enumerate(encoded.blobs):
+            self._run("INSERT INTO chains VALUES (?, ?, ?)", cursor.lastrowid, ordinal, blob)
+        # the trajectory holds all that the turns held: they have done their work
+        for table in ("turns", "deltas"):
+            self._run(
+                f"DELETE FROM {table} WHERE attempt_id IN (SELECT id FROM attempts WHERE task_id=? AND sample_index=?)",  # noqa: S608
+                *_row(key)[:2],
+            )
+
+    def _sealed(self, key: RolloutKey) -> bytes | None:
+        row = self._one("SELECT digest FROM trajectories WHERE task_id=? AND sample_index=?", *_row(key)[:2])
+        return None if row is None else row[0]
+
+    def _newest(self, key: RolloutKey) -> int | None:
+        row = self._one("SELECT max(attempt) FROM attempts WHERE task_id=? AND sample_index=?", *_row(key)[:2])
+        return None if row is None else row[0]
+
+    def _insert_attempt(self, key: RolloutKey) -> None:
+        self._run("INSERT INTO attempts (task_id, sample_index, attempt) VALUES (?, ?, ?)", *_row(key))
+
+    def _one(self, statement: str, *values: object) -> "tuple[object, ...] | None":
+        return self._run(statement, *values).fetchone()
+
+    def _run(self, statement: str, *values: object) -> sqlite3.Cursor:
+        return self._connection.execute(statement, values)
+
+
+def _row(key: RolloutKey) -> "tuple[str | bytes, int, int]":
+    return encode_text(key.task_id), key.index, key.attempt
