@@ -1,7 +1,7 @@
-"""Turns, trajectories and tasks as JSON text, and back, without loss.
+r"""Turns, trajectories and tasks as JSON text, and back, without loss.
 
 Token bytes are kept apart from the JSON: `Encoded.blobs` holds one compressed blob per chain, in the order of
-`Trajectory.walk()`. Text is written raw in UTF-8, never as `\\u` escapes: two lone surrogates side by side would come
+`Trajectory.walk()`. Text is written raw in UTF-8, never as `\u` escapes: two lone surrogates side by side would come
 back from escapes as one character. So text with lone surrogates gives `bytes`, all other text `str`, and SQLite keeps
 the two apart.
 """
@@ -201,7 +201,7 @@ def _unpack_hook(value: Any, _: object) -> Any:
 
 def _attempt_hook(converter: cattrs.Converter) -> Callable[[Any, Any], ToolCall | CallFault]:
     def structure(tree: Any, _: Any) -> ToolCall | CallFault:
-        kind: type[ToolCall] | type[CallFault] = CallFault if "status" in tree else ToolCall
+        kind: type[ToolCall | CallFault] = CallFault if "status" in tree else ToolCall
         return converter.structure(tree, kind)
 
     return structure

@@ -1,7 +1,7 @@
 """The file: its schema and version, how it is opened for writing or reading, and who may write.
 
-A journal is one SQLite file in WAL mode, so that readers never wait for the writer. The writer holds an exclusive lock on
-a second, empty file beside it for as long as it lives. That lock is SQLite's own: it dies with the process, is not
+A journal is one SQLite file in WAL mode, so that readers never wait for the writer. The writer holds an exclusive lock
+on a second, empty file beside it for as long as it lives. That lock is SQLite's own: it dies with the process, is not
 inherited by forked children, and works between two journals of one process. A journal that is closed in good order is
 turned back into a single file without `-wal`, which can be copied or put in a read-only folder.
 """

@@ -22,7 +22,7 @@ _SMALL_INT = 1 << 63  # larger ones are written in hexadecimal: Python refuses d
 
 @frozen
 class Opaque:
-    """What is left of a value that JSON cannot hold: its type and repr; `plain` where it was a kind of str or number."""
+    """What is left of a value that JSON cannot hold: type and repr; `plain` where it was a kind of str or number."""
 
     type_name: str
     text: str
@@ -41,19 +41,16 @@ def _pack(value: object, path: tuple[int, ...]) -> Any:
     kind = type(value)
     if value is None or kind is bool or kind is float or kind is str:
         return value
-    if kind is int:
-        assert isinstance(value, int)
+    if kind is int and isinstance(value, int):  # the second half is for the type checker, here and below
         return value if -_SMALL_INT <= value < _SMALL_INT else {"$int": hex(value)}
     if isinstance(value, Opaque):
         return {"$opaque": [value.type_name, value.text, _pack(value.plain, path)]}
-    if kind is bytes:
-        assert isinstance(value, bytes)
+    if kind is bytes and isinstance(value, bytes):
         return {"$bytes": b64encode(value).decode()}
     if len(path) >= _MAX_DEPTH or id(value) in path:
         return _pack(_opaque(value), path)
     inner = (*path, id(value))
-    if kind is list or kind is tuple:
-        assert isinstance(value, list | tuple)
+    if (kind is list or kind is tuple) and isinstance(value, list | tuple):
         items = [_pack(item, inner) for item in value]
         return items if kind is list else {"$tuple": items}
     if isinstance(value, Mapping):

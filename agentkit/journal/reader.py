@@ -5,15 +5,16 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from attrs import frozen
 
+from agentkit.errors import InvariantError
 from agentkit.journal.codec import Codec, decode_text, encode_text
 from agentkit.journal.database import journal_path, open_reading, sqlite_errors
 from agentkit.journal.errors import JournalError
-from agentkit.journal.replay import rebuild
 from agentkit.protocols import Chain, ChainDelta, ExitReason, RolloutKey, Trajectory, Turn
+from agentkit.tokens import join
 
 
 @frozen
@@ -59,7 +60,7 @@ class JournalReader:
         path = journal_path(run)
         return cls(path, open_reading(path))
 
-    def __enter__(self) -> "JournalReader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -151,8 +152,8 @@ class JournalReader:
                 ChainDelta(chain, start, self._codec.decode_piece(record, blob))
                 for chain, start, record, blob in deltas
             ]
-            return Unfinished(key, tuple(self._codec.decode_turn(record) for (record,) in turns), rebuild(pieces))
-        except JournalError as error:
+            return Unfinished(key, tuple(self._codec.decode_turn(record) for (record,) in turns), join(pieces))
+        except (JournalError, InvariantError) as error:
             raise JournalError(f"attempt {attempt} of {key} in journal {str(self.path)!r}: {error}") from error
 
     def _all(self, statement: str, *values: object) -> "list[tuple[Any, ...]]":
@@ -171,4 +172,4 @@ WHERE NOT EXISTS (SELECT 1 FROM trajectories AS t WHERE t.task_id=this.task_id A
 AND attempt = (SELECT max(attempt) FROM attempts AS a WHERE a.task_id=this.task_id AND a.sample_index=this.sample_index)
 ORDER BY id
 """
-_DELTAS = "SELECT chain, start, record, tokens FROM deltas WHERE attempt_id=? ORDER BY chain, turn, ordinal"
+_DELTAS = "SELECT chain, start, record, tokens FROM deltas WHERE attempt_id=? ORDER BY turn, ordinal"

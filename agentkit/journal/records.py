@@ -35,12 +35,15 @@ class Seal:
 Operation: TypeAlias = Begin | Append | Seal
 
 
+_NOTHING = Encoded("", (), b"")
+
+
 @frozen
 class Prepared:
     """An operation with all that is slow to compute: nothing but SQL is left to do."""
 
     operation: Operation
-    encoded: Encoded | None = None
+    encoded: Encoded = _NOTHING
     pieces: tuple[Text, ...] = ()
     """Per delta of an append, the record of its piece; its tokens are `encoded.blobs`."""
 

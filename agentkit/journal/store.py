@@ -8,12 +8,17 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from agentkit.errors import AgentkitError, InvariantError
 from agentkit.journal.codec import encode_text
 from agentkit.journal.database import Synchronous, close_writing, journal_error, lock, open_writing
 from agentkit.journal.records import Append, Begin, Prepared, Seal, token_counts
 from agentkit.protocols import RolloutKey
+
+_CHAIN_LENGTH = """
+SELECT start + length FROM deltas WHERE attempt_id=? AND chain=? ORDER BY turn DESC, ordinal DESC LIMIT 1
+"""
 
 
 class Store:
@@ -89,29 +94,23 @@ class Store:
 
     def _append(self, record: Prepared, append: Append) -> None:
         key, turn, encoded = record.key, append.turn, record.encoded
-        assert encoded is not None
         if self._sealed(key) is not None:
             raise InvariantError(f"{key} appends turn {turn.index} after it was sealed")
         newest = self._newest(key)
         if newest != key.attempt:
             raise InvariantError(f"{key} appends turn {turn.index} to attempt {key.attempt}, the newest is {newest}")
-        (attempt_id,) = self._one("SELECT id FROM attempts WHERE task_id=? AND sample_index=? AND attempt=?", *_row(key))
-        written = self._one("SELECT digest FROM turns WHERE attempt_id=? AND turn=?", attempt_id, turn.index)
+        attempt_id = self._value("SELECT id FROM attempts WHERE task_id=? AND sample_index=? AND attempt=?", *_row(key))
+        written = self._value("SELECT digest FROM turns WHERE attempt_id=? AND turn=?", attempt_id, turn.index)
         if written is not None:
-            if written[0] == encoded.digest:
+            if written == encoded.digest:
                 return
             raise InvariantError(f"{key} appends turn {turn.index} of attempt {key.attempt} twice, with other content")
-        (last,) = self._one("SELECT max(turn) FROM turns WHERE attempt_id=?", attempt_id)
+        last = self._value("SELECT max(turn) FROM turns WHERE attempt_id=?", attempt_id)
         if last is not None and turn.index < last:
             raise InvariantError(f"{key} appends turn {turn.index} of attempt {key.attempt} after turn {last}")
         self._run("INSERT INTO turns VALUES (?, ?, ?, ?)", attempt_id, turn.index, encoded.record, encoded.digest)
         for ordinal, (delta, piece, blob) in enumerate(zip(append.deltas, record.pieces, encoded.blobs, strict=True)):
-            end = self._one(
-                "SELECT start + length FROM deltas WHERE attempt_id=? AND chain=? ORDER BY turn DESC, ordinal DESC LIMIT 1",
-                attempt_id,
-                delta.chain,
-            )
-            length = 0 if end is None else end[0]
+            length = self._value(_CHAIN_LENGTH, attempt_id, delta.chain) or 0
             if delta.start != length:
                 raise InvariantError(
                     f"{key} appends tokens from {delta.start} on to chain {delta.chain}, which has {length} so far"
@@ -121,7 +120,6 @@ class Store:
 
     def _seal(self, record: Prepared, seal: Seal) -> None:
         key, trajectory, encoded = record.key, seal.trajectory, record.encoded
-        assert encoded is not None
         sealed = self._sealed(key)
         if sealed is not None:
             if sealed == encoded.digest:
@@ -160,18 +158,23 @@ class Store:
             )
 
     def _sealed(self, key: RolloutKey) -> bytes | None:
-        row = self._one("SELECT digest FROM trajectories WHERE task_id=? AND sample_index=?", *_row(key)[:2])
-        return None if row is None else row[0]
+        digest: bytes | None = self._value(
+            "SELECT digest FROM trajectories WHERE task_id=? AND sample_index=?", *_row(key)[:2]
+        )
+        return digest
 
     def _newest(self, key: RolloutKey) -> int | None:
-        row = self._one("SELECT max(attempt) FROM attempts WHERE task_id=? AND sample_index=?", *_row(key)[:2])
-        return None if row is None else row[0]
+        newest: int | None = self._value(
+            "SELECT max(attempt) FROM attempts WHERE task_id=? AND sample_index=?", *_row(key)[:2]
+        )
+        return newest
 
     def _insert_attempt(self, key: RolloutKey) -> None:
         self._run("INSERT INTO attempts (task_id, sample_index, attempt) VALUES (?, ?, ?)", *_row(key))
 
-    def _one(self, statement: str, *values: object) -> "tuple[object, ...] | None":
-        return self._run(statement, *values).fetchone()
+    def _value(self, statement: str, *values: object) -> Any:
+        row = self._run(statement, *values).fetchone()
+        return None if row is None else row[0]
 
     def _run(self, statement: str, *values: object) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
