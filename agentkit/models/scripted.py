@@ -45,7 +45,7 @@ class ScriptedModel:
         if chunk_tokens < 1:
             raise ConfigError(f"chunk_tokens must be >= 1, found {chunk_tokens!r}")
         self._renderer = renderer or _default_renderer()
-        self._parser = parser or _default_parser()
+        self._parser = parser
         self._tokenizer = tokenizer_of(self._renderer)
         self._stop_id = stop_id_of(self._renderer) if append_stop else None
         self._script = script if callable(script) else Turns(script)
@@ -63,6 +63,10 @@ class ScriptedModel:
     @property
     def parser(self) -> ToolParser:
         """How this policy writes its tool calls."""
+        if self._parser is None:
+            from agentkit.parsing import HermesParser  # most models bring their own
+
+            self._parser = HermesParser()
         return self._parser
 
     async def sample_tokens(self, request: TokenRequest, emit: EmitTokens, /) -> Finish:
@@ -156,9 +160,3 @@ def _default_renderer() -> Renderer:
     from agentkit.tokens import byte_chatml  # building it takes a while, and most models bring their own
 
     return byte_chatml()
-
-
-def _default_parser() -> ToolParser:
-    from agentkit.parsing import HermesParser
-
-    return HermesParser()

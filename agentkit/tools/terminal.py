@@ -12,7 +12,6 @@ _SEQUENCE = re.compile(
     "|\x1b[0-~]?"
 )
 _OTHER_CONTROLS = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_LINE_END = re.compile("\r+\n")
 
 
 def plain_text(output: bytes) -> str:
@@ -23,7 +22,6 @@ def plain_text(output: bytes) -> str:
     """
     text = _SEQUENCE.sub("", output.decode("utf-8", "replace"))
     text = _OTHER_CONTROLS.sub("", text)
-    text = _LINE_END.sub("\n", text)
     if "\r" in text or "\b" in text:
         text = "\n".join(_settled(line) for line in text.split("\n"))
     return text
