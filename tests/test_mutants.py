@@ -56,7 +56,7 @@ def test_what_is_not_seen_or_proves_nothing_fails(sample: Path):
     toml = "\n".join(
         [
             entry("unseen", find="n * 3", replace="n * 4"),
-            entry("ambiguous", find="return"),
+            entry("ambiguous", find="return n", replace="return 1 + n"),
             entry("absent", find="n * 7"),
             entry("no-python", replace="n *"),
             entry("breaks-collection", find="def double(n)", replace="def twice(n)"),

@@ -154,16 +154,23 @@ def last_line(output: str) -> str:
     return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
 
 
-def broken_parts(mutants: Sequence[Mutant], tree: Path) -> dict[str, str]:
-    """The parts whose tests fail with nothing planted, with the end of the output: their mutants prove nothing."""
-    broken = {}
-    for part in dict.fromkeys(mutant.part for mutant in mutants):
-        tests = dict.fromkeys(test for mutant in mutants if mutant.part == part for test in mutant.tests)
-        code, output = run_tests(tree, tests)
-        print(f"  {part}: {last_line(output)}", flush=True)
-        if code != GREEN:
-            broken[part] = "\n".join(output.splitlines()[-15:])
-    return broken
+def failing_tests(mutants: Sequence[Mutant], tree: Path) -> tuple[str, ...]:
+    """The tests named by these mutants that fail with nothing planted; all that are named if pytest could not run."""
+    tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
+    code, output = run_tests(tree, tests)
+    print(f"  {mutants[0].part}: {last_line(output)}", flush=True)
+    if code == GREEN:
+        return ()
+    print("\n".join(output.splitlines()[-30:]))
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    return tuple(failed) if code == TESTS_FAILED and failed else tests
+
+
+def proves_nothing(mutant: Mutant, failing: Iterable[str]) -> bool:
+    """Whether a test that the mutant names fails without it."""
+    return any(
+        failed == test or failed.startswith((f"{test}::", f"{test}[")) for failed in failing for test in mutant.tests
+    )
 
 
 def judge_all(mutants: Sequence[Mutant], trees: Sequence[Path]) -> list[Verdict]:
@@ -233,18 +240,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for tree in trees:
             copy_tree(options.root, tree)
         print(f"with nothing planted ({len(mutants)} mutants):", flush=True)
-        broken = broken_parts(mutants, trees[0])
+        parts = dict.fromkeys(mutant.part for mutant in mutants)
+        failing = {part: failing_tests([one for one in mutants if one.part == part], trees[0]) for part in parts}
+        idle = {one for one in mutants if proves_nothing(one, failing[one.part])}
         print("planted:", flush=True)
-        verdicts = judge_all([one for one in mutants if one.part not in broken], trees)
+        verdicts = judge_all([one for one in mutants if one not in idle], trees)
 
     verdicts += [
-        Verdict(one, "invalid", "its part's tests fail with nothing planted", 0.0)
-        for one in mutants
-        if one.part in broken
+        Verdict(one, "invalid", "a test it names fails with nothing planted", 0.0) for one in mutants if one in idle
     ]
     print(f"\n{table(verdicts)}\n")
-    for part, output in broken.items():
-        print(f"-- {part}, with nothing planted:\n{output}\n")
     counts = {status: sum(one.status == status for one in verdicts) for status in ("caught", "survived", "invalid")}
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
     return 0 if verdicts and counts["caught"] == len(verdicts) else 1
