@@ -50,6 +50,8 @@ class _Reader:
         if ending is Ending.OPEN and self._is_cut:
             return len(self._text)
         position = self._after_blanks(position)
+        if ending is Ending.CLOSED and self._is_cut and _CLOSE.startswith(self._text[position : position + len(_CLOSE)]):
+            return min(position + len(_CLOSE), len(self._text))
         if ending is Ending.CLOSED and self._text.startswith(_CLOSE, position):
             return position + len(_CLOSE)
         return -1

@@ -69,8 +69,12 @@ class _Reader:
 
     def skip(self, start: int) -> int:
         index = self._indices.get(start)
-        extent = None if index is None else self._together.extent(index)
-        return extent.closer.stop if extent is not None and extent.first is not None and extent.is_clear else -1
+        if index is None:
+            return -1
+        extent = self._together.extent(index)
+        if extent is None or extent.first is None:
+            return len(self._text) if self._is_cut else -1
+        return extent.closer.stop if extent.is_clear else -1
 
     def stray(self, start: int, stop: int) -> tuple[int, ToolCall | CallFault] | None:
         bare = _BARE_FUNCTION.search(self._text, start, stop)
@@ -145,6 +149,7 @@ class _Reader:
         arguments: dict[str, Json] = {}
         schema = self._schemas.get(name, {})
         position = _end_of_blanks(text, header.end())
+        is_mended = False
         while position < end:
             opener = _PARAMETER.match(text, position, end)
             if opener is None:
@@ -152,7 +157,11 @@ class _Reader:
                 reason = f"expected <parameter=KEY> or {_END}, found {found!r}"
                 return CallFault(FaultStatus.MALFORMED, reason, raw, name)
             key = opener[1]
-            stop, position = self._value_end(opener.end(), end, schema)
+            stop, position = self._value_end(opener.end(), end)
+            if stop < 0 and self._lenient and not is_mended:
+                # Once in a call: each try may look at all that is left of it.
+                is_mended = True
+                stop = position = self._next_known(opener.end(), end, schema)
             if stop < 0:
                 return CallFault(FaultStatus.MALFORMED, f"parameter {key!r} not closed", raw, name)
             if key in arguments and not self._lenient:
@@ -171,27 +180,34 @@ class _Reader:
         text = self._text[start:stop].removeprefix("\n").removesuffix("\n")
         return read_text(text, json_types(declared, schema), lenient=self._lenient)
 
-    def _value_end(self, start: int, end: int, schema: Mapping[str, Json]) -> tuple[int, int]:
+    def _value_end(self, start: int, end: int) -> tuple[int, int]:
         """Where the value from `start` ends and where what follows its closer starts; (-1, end) if nowhere."""
         text = self._text
-        is_framed = text.startswith("\n", start)
-        first_known = depth = 0
-        known = schema.get("properties")
+        depth = 0
         for tag in _PARAMETER_TAG.finditer(text, start, end):
             if tag[1] is not None:
-                if not is_framed or (text[tag.start() - 1] == "\n" and text.startswith("\n", tag.end())):
-                    depth += 1
-                    if not first_known and isinstance(known, Mapping) and tag[1] in known:
-                        first_known = tag.start()
+                depth += self._opens_value(tag, start)
             elif depth:
                 depth -= 1
             else:
                 after = _end_of_blanks(text, tag.end())
                 if after >= end or _PARAMETER.match(text, after, end) is not None:
                     return tag.start(), min(after, end)
-        if self._lenient and first_known:
-            return first_known, first_known
         return -1, end
+
+    def _opens_value(self, tag: re.Match[str], start: int) -> bool:
+        """Whether `tag`, in a value from `start`, counts as an opener and not as a mention of one."""
+        text = self._text
+        is_framed = text.startswith("\n", start)
+        return not is_framed or (text[tag.start() - 1] == "\n" and text.startswith("\n", tag.end()))
+
+    def _next_known(self, start: int, end: int, schema: Mapping[str, Json]) -> int:
+        """Where the next parameter that the tool has starts, or -1."""
+        known = schema.get("properties")
+        for tag in _PARAMETER.finditer(self._text, start, end):
+            if isinstance(known, Mapping) and tag[1] in known and self._opens_value(tag, start):
+                return tag.start()
+        return -1
 
 
 def _tags_together(text: str) -> list[Tag]:
