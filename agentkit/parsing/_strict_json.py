@@ -94,7 +94,8 @@ def read_json(text: str, *, lenient: bool = False) -> Json:
                 raise
             value = decoder.decode(_PYTHON_TOKEN.sub(_to_json_token, text))
     except json.JSONDecodeError as error:
-        raise BadJson(f"{error.msg[0].lower()}{error.msg[1:]} at line {error.lineno} column {error.colno}") from None
+        message = error.msg[0].lower() + error.msg[1:].removesuffix(" at")
+        raise BadJson(f"{message} at line {error.lineno} column {error.colno}") from None
     except BadJson:
         raise
     except ValueError:

@@ -18,6 +18,7 @@ _WORDS: Mapping[str, Mapping[str, Json]] = {
     "null": {"None": None, "null": None},
     "boolean": {"True": True, "true": True, "False": False, "false": False},
 }
+_TYPES = frozenset({"null", "boolean", "integer", "number", "array", "object", "string"})
 _ORDER = ("null", "boolean", "integer", "number", "array", "object")
 
 
@@ -27,7 +28,7 @@ class BadText(ValueError):
 
 def json_types(schema: Json, root: Json) -> frozenset[str]:
     """The JSON types that `schema` allows; empty where it does not say. `root` resolves its `$ref`s."""
-    return frozenset(_types(schema, root, _MAX_REFS))
+    return frozenset(_types(schema, root, _MAX_REFS)) & _TYPES
 
 
 def read_text(text: str, types: frozenset[str], *, lenient: bool = False) -> Json:
@@ -135,7 +136,7 @@ def _container(kind: str, text: str, is_string: bool, lenient: bool) -> Json:
     except BadJson as error:
         raise BadText(f"must be {kind}, written as JSON: {error}") from None
     if not isinstance(value, python):
-        raise BadText(f"must be {kind}, found {type(value).__name__}")
+        raise BadText(f"must be {kind}, found {_type_of(value)}")
     return value
 
 
