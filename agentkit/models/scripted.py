@@ -48,7 +48,8 @@ class ScriptedModel:
         self._parser = parser
         self._tokenizer = tokenizer_of(self._renderer)
         self._stop_id = stop_id_of(self._renderer) if append_stop else None
-        self._script = script if callable(script) else Turns(script)
+        self._function = script if callable(script) else None
+        self._turns: Turns[str] = Turns(() if callable(script) else script)
         self._chunk_tokens = chunk_tokens
         self._token_s = token_s
         self._first_token_s = first_token_s
@@ -91,10 +92,10 @@ class ScriptedModel:
         return Finish(reason)
 
     def _continuation(self, request: TokenRequest) -> tuple[list[int], FinishReason]:
-        if isinstance(self._script, Turns):
-            text = self._script.next(request.request_id)
+        if self._function is None:
+            text = self._turns.next(request.request_id)
         else:
-            text = self._script(self._tokenizer.decode(request.prompt_ids))
+            text = self._function(self._tokenizer.decode(request.prompt_ids))
         ids = sampled_ids(self._tokenizer, text)
         stops = request.stop_ids | self._renderer.stop_ids
         end = next((position + 1 for position, token_id in enumerate(ids) if token_id in stops), None)
@@ -120,7 +121,8 @@ class ScriptedMessageModel:
             raise ConfigError(f"script must be a sequence of messages or a function, found the text {script[:40]!r}")
         if chunk_chars < 1:
             raise ConfigError(f"chunk_chars must be >= 1, found {chunk_chars!r}")
-        self._script = script if callable(script) else Turns(script)
+        self._function = script if callable(script) else None
+        self._turns: Turns[Message | str] = Turns(() if callable(script) else script)
         self._chunk_chars = chunk_chars
         self._chunk_s = chunk_s
 
@@ -134,8 +136,7 @@ class ScriptedMessageModel:
         """
         if request.max_tokens < 1:
             raise ContextOverflow(f"max_tokens must be >= 1, found {request.max_tokens!r}")
-        script = self._script
-        said = script.next(request.request_id) if isinstance(script, Turns) else script(request.messages)
+        said = self._turns.next(request.request_id) if self._function is None else self._function(request.messages)
         message = Message("assistant", said) if isinstance(said, str) else said
         if message.role != "assistant":
             raise ModelError(f"a scripted message must have the role 'assistant', found {message.role!r}")

@@ -100,10 +100,10 @@ def _array(origin: object, arguments: tuple[object, ...], within: tuple[object, 
     if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
         raise UnsupportedAnnotation("only tuple[T, ...] has a JSON schema among tuples")
     item = _shape(arguments[0], within) if arguments else Shape({}, _as_it_is)
-    container = tuple if origin is tuple else list
 
     def build(value: Json) -> object:
-        return container(item.build(each) for each in cast("Sequence[Json]", value))
+        items = [item.build(each) for each in cast("Sequence[Json]", value)]
+        return tuple(items) if origin is tuple else items
 
     return Shape({"type": "array", **({"items": item.schema} if item.schema else {})}, build)
 

@@ -63,9 +63,13 @@ def _limit_s(timeout_s: float | None, deadline: float) -> float | None:
 
 def _shown(result: ExecResult, cap: OutputCap, head_chars: int, tail_chars: int, limit_s: float | None) -> Observation:
     total_bytes = max(result.total_bytes, len(result.output))
-    lost_bytes = total_bytes - len(result.output)
-    cut = cap.head_bytes if lost_bytes else len(result.output)
-    head, tail = plain_text(result.output[:cut]), plain_text(result.output[cut:])
+    head_end, tail_start, lost_bytes = len(result.output), len(result.output), 0
+    if result.truncated:
+        lost_bytes = max(0, total_bytes - len(result.output))  # of a sandbox with a smaller cap: no telling where
+        if len(result.output) >= cap.head_bytes + cap.tail_bytes:  # what is between the two is the sandbox's own note
+            head_end, tail_start = cap.head_bytes, len(result.output) - cap.tail_bytes
+            lost_bytes = total_bytes - cap.head_bytes - cap.tail_bytes
+    head, tail = plain_text(result.output[:head_end]), plain_text(result.output[tail_start:])
     text, left_out_bytes = clip(head, tail, left_out=lost_bytes, head_chars=head_chars, tail_chars=tail_chars)
     text = text.rstrip("\n")
     lines = [text if text.strip() else NO_OUTPUT]

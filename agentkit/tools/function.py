@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
 
 import attrs
 from attrs import frozen
@@ -202,12 +202,13 @@ def _observation(value: object, name: str) -> Observation:
 
 def _plain(value: Any) -> object:
     """The JSON form of what JSON does not know."""
+    kind = cast("type[object]", type(value))
     if isinstance(value, Enum):
         return value.value
-    if attrs.has(type(value)):
+    if attrs.has(kind):
         return attrs.asdict(value, recurse=False)
     if isinstance(value, Mapping):
-        return dict(value)
+        return dict(cast("Mapping[str, object]", value))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        return list(value)
-    raise TypeError(f"a {type(value).__name__} is no JSON value")
+        return list(cast("Sequence[object]", value))
+    raise TypeError(f"a {kind.__name__} is no JSON value")

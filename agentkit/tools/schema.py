@@ -21,7 +21,8 @@ def check_arguments(spec: ToolSpec, arguments: Mapping[str, Json]) -> tuple[dict
 
     Nothing is converted, and nothing raises, whatever the arguments are.
     """
-    schema = {"type": "object", "properties": {}, **spec.parameters}
+    schema: dict[str, Json] = {"type": "object", "properties": {}}
+    schema |= spec.parameters
     fault = _fault(schema, arguments, "")
     return dict(arguments), None if fault is None else f"tool {spec.name!r}: {fault}"
 
@@ -55,7 +56,7 @@ def _fault(schema: Json, value: Json, path: str) -> str | None:
 
 def _object_fault(schema: Mapping[str, Json], value: Mapping[str, Json], path: str) -> str | None:
     properties = schema.get("properties")
-    known = properties if isinstance(properties, Mapping) else {}
+    known: Mapping[str, Json] = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
     for name in required if isinstance(required, list | tuple) else ():
         if isinstance(name, str) and name not in value:

@@ -24,6 +24,7 @@ class FakeShell:
     timed_out: bool = False
     died: bool = False
     error: Exception | None = None
+    note: bytes = b""
     seen: list[tuple[str, float | None]] = field(factory=list)
 
     async def run(self, command, /, *, timeout_s=None, cap=OutputCap()):  # noqa: B008
@@ -31,8 +32,10 @@ class FakeShell:
         if self.error is not None:
             raise self.error
         whole, room = self.output, cap.head_bytes + cap.tail_bytes
-        kept = whole if len(whole) <= room else whole[: cap.head_bytes] + whole[len(whole) - cap.tail_bytes :]
-        return ExecResult(self.exit_code, kept, len(whole), len(kept) < len(whole), self.timed_out, self.died, 0.5)
+        kept = (
+            whole if len(whole) <= room else whole[: cap.head_bytes] + self.note + whole[len(whole) - cap.tail_bytes :]
+        )
+        return ExecResult(self.exit_code, kept, len(whole), len(whole) > room, self.timed_out, self.died, 0.5)
 
     async def exec(self, argv, /, **options):
         raise NotImplementedError
@@ -99,31 +102,42 @@ async def test_a_dead_sandbox_passes_and_a_refusal_is_for_the_policy_to_read():
     output=st.binary(max_size=300) | st.text(max_size=100).map(str.encode) | st.just(b"abc\n" * 90),
     head=st.integers(0, 20),
     tail=st.integers(0, 20),
+    note=st.sampled_from([b"", b"\n[... 7 bytes left out ...]\n"]),
 )
-@example(output=b"x" * 41, head=20, tail=20)
-@example(output=b"x" * 40, head=20, tail=20)
-@example(output=b"x" * 500, head=0, tail=3)
-@example(output=b"x" * 500, head=3, tail=0)
-def test_output_keeps_to_its_budget_and_counts_what_it_leaves_out(output, head, tail):
+@example(output=b"x" * 41, head=20, tail=20, note=b"note")
+@example(output=b"x" * 40, head=20, tail=20, note=b"note")
+@example(output=b"x" * 12, head=4, tail=0, note=b"")
+@example(output=b"x" * 500, head=0, tail=3, note=b"note")
+@example(output=b"x" * 500, head=3, tail=0, note=b"note")
+def test_output_keeps_to_its_budget_and_counts_what_it_leaves_out(output, head, tail, note):
     if head + tail == 0:
         return
     made = bash(head_chars=head, tail_chars=tail)
-    observation = anyio.run(lambda: shown(FakeShell(output), made))
+    observation = anyio.run(lambda: shown(FakeShell(output, note=note), made))
     body = observation.content.removesuffix("\n[exit code 0]")
     left_out = observation.metadata["left_out_bytes"]
-    note = re.search(r"\n\[\.\.\. (-?\d+) bytes of output left out \.\.\.\]\n?", body)
-    assert (note is None) == (left_out == 0)
+    said = re.search(r"\n\[\.\.\. (-?\d+) bytes of output left out \.\.\.\]\n?", body)
+    assert (said is None) == (left_out == 0)
     plain = plain_text(output)
-    if note is None:
+    if said is None:
         assert body == (plain.rstrip("\n") if plain.strip() else "The command printed nothing.")
         assert len(plain) <= head + tail
     else:
-        assert int(note[1]) == left_out > 0
-        assert len(body) - len(note[0]) <= head + tail
+        assert int(said[1]) == left_out > 0
+        assert len(body) - len(said[0]) <= head + tail
         if output.isascii() and output.decode().isprintable():
-            assert left_out == len(output) - (len(body) - len(note[0]))
+            assert left_out == len(output) - (len(body) - len(said[0]))
             assert body.startswith(output[:head].decode())
             assert body.endswith(output[len(output) - tail :].decode())
+
+
+async def test_a_sandbox_with_a_smaller_cap_is_believed():
+    class Short(FakeShell):
+        async def run(self, command, /, *, timeout_s=None, cap=OutputCap()):  # noqa: B008
+            return ExecResult(0, b"what it kept", 500, True)
+
+    observation = await shown(Short())
+    assert observation.content == "what it kept\n[... 488 bytes of output left out ...]\n[exit code 0]"
 
 
 def test_a_budget_of_nothing_is_refused():
@@ -144,6 +158,7 @@ def test_a_budget_of_nothing_is_refused():
         (b"\x1b[?25l 1%\r 50%\r100%\x1b[K\r\n done\r\n", "100%\n done\n"),
         (b"a\r\r\nb\rc", "a\nc"),
         (b"kept\r", "kept"),
+        (b"abc\x08d", "abd"),
         (b"n\x08no\x08\x08\x08ok", "ok"),
         (b"tab\there \x00\x07bell\x7f", "tab\there bell"),
         (b"\xff\xfe caf\xc3\xa9 \xc3", "\ufffd\ufffd caf\xe9 \ufffd"),

@@ -139,6 +139,7 @@ def made(annotation: Any) -> ToolSpec:
 @example(annotation=Literal[1, "1", True], value=1.0)
 @example(annotation=Box, value={"corner": {"x": 1}, "weights": [True]})
 @example(annotation=Point, value={"x": 1, "k": 2})
+@example(annotation=float, value=1)
 @example(annotation=float, value=10**400)
 def test_schema_accepts_exactly_what_the_annotation_accepts(annotation, value):
     checked, fault = check_arguments(made(annotation), {"p": value})
