@@ -35,7 +35,7 @@ class BlockReader(Protocol):
         ...
 
     def skip(self, start: int) -> int:
-        """Where the block at `start` stops if it is whole or its end was cut, or -1; such a block hides a `</think>`."""
+        """Where the block at `start` stops if it is whole or its end was cut, or -1: it may hide a `</think>`."""
         ...
 
     def read(self, start: int) -> Block:

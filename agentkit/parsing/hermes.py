@@ -45,16 +45,15 @@ class _Reader:
         return self._text.find(_OPEN, position)
 
     def skip(self, start: int) -> int:
+        text = self._text
         position = self._after_blanks(start + len(_OPEN))
-        ending, position = find_end(self._text, position, lenient=self._lenient)
-        if ending is Ending.OPEN and self._is_cut:
-            return len(self._text)
+        ending, position = find_end(text, position, lenient=self._lenient)
         position = self._after_blanks(position)
-        if ending is Ending.CLOSED and self._is_cut and _CLOSE.startswith(self._text[position : position + len(_CLOSE)]):
-            return min(position + len(_CLOSE), len(self._text))
-        if ending is Ending.CLOSED and self._text.startswith(_CLOSE, position):
-            return position + len(_CLOSE)
-        return -1
+        if ending is Ending.OPEN:
+            return len(text) if self._is_cut else -1
+        stop = position + len(_CLOSE)
+        is_closed = text.startswith(_CLOSE, position) or (self._is_cut and _CLOSE.startswith(text[position:stop]))
+        return min(stop, len(text)) if ending is Ending.CLOSED and is_closed else -1
 
     def stray(self, start: int, stop: int) -> tuple[int, ToolCall | CallFault] | None:
         if self._text.find(_CLOSE, start, stop) < 0:

@@ -5,7 +5,7 @@ It is not XML: nothing is escaped, and a value may hold any of these tags. Three
 - Only tags that stand together count for a block: `<tool_call>` before `<function=`, and `</tool_call>` after
   `</function>` (or after a tag that shows `</function>` was forgotten). Balance decides among these.
 - Only a `</parameter>` before another parameter or before the end of the function ends a value, and not if it
-  balances a `<parameter=...>` inside the value. In a value on lines of its own, only openers on lines of their own count.
+  balances a `<parameter=...>` inside the value. In a value on lines of its own, only openers alone on a line count.
 - Where two readings are left, the block is a fault: a call that may be part of a value never runs.
 """
 

@@ -23,7 +23,7 @@ def seen(text: str, *, lenient: bool = False, finish: FinishReason = FinishReaso
         ('<tool_call>\n{"name": "now", }\n</tool_call>\n' + NOW, ["invalid_json", "now"]),
         ('<tool_call>\n{"name": "now"\n</tool_call>\n' + NOW, ["invalid_json", "now"]),
         ('<tool_call>\n{"name": "now\n</tool_call>\n' + NOW, ["invalid_json", "now"]),
-        ('<tool_call>\n{"name": "a", "arguments": {"x": "</tool_call>", }}\n</tool_call>' + NOW, ["invalid_json", "now"]),
+        ('<tool_call>{"name": "a", "arguments": {"x": "</tool_call>", }}</tool_call>' + NOW, ["invalid_json", "now"]),
         ("<tool_call>\nnow()\n</tool_call>\n" + NOW, ["invalid_json", "now"]),
         # a forgotten closer is seen where the JSON is whole
         ('<tool_call>\n{"name": "x"}\n' + NOW, ["unclosed", "now"]),
@@ -59,7 +59,7 @@ def test_blocks_end_where_nothing_quoted_can_run(text: str, expected: list[str])
         ('<tool_call>{"name": "a", "arguments": "{\\"x\\": 1}"}</tool_call>', ToolCall("call_0", "a", {"x": 1})),
         ('<tool_call>{"name": "a", "parameters": {"x": 1}}</tool_call>', ToolCall("call_0", "a", {"x": 1})),
         ('<tool_call>{"name": "a", "arguments": {"x": "1\n2"}}</tool_call>', ToolCall("call_0", "a", {"x": "1\n2"})),
-        ("<tool_call>{'name': 'a', 'arguments': {'x': '</tool_call>'}}", ToolCall("call_0", "a", {"x": "</tool_call>"})),
+        ("<tool_call>{'name': 'a', 'arguments': {'x': '<tool_call>'}}", ToolCall("call_0", "a", {"x": "<tool_call>"})),
         ('<tool_call>{"name": "a", "id": 7}</tool_call>', ToolCall("call_0", "a")),
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_lenient_mends_common_slips(text: str, expected: ToolCall) -> None:
 
 
 def test_lenient_still_refuses_what_it_would_have_to_guess() -> None:
-    for body in ("{", '{"name": 5}', '{"name": "a", "arguments": "x"}', '{"name": "a", "arguments": {"x": NaN}}', "a()"):
+    for body in ("{", '{"name": 5}', '{"name": "a", "arguments": "x"}', '{"name": "a", "arguments": [NaN]}', "a()"):
         assert all(a != "a" for a in seen(f"<tool_call>{body}</tool_call>", lenient=True))
 
 

@@ -50,7 +50,7 @@ def seen(
         ("<tool_call><function=now>x</function></tool_call>", ["malformed"]),
         (BASH + "ls\n</parameter>\nx\n</function>\n</tool_call>", ["malformed"]),
         ("<tool_call><function=bash><parameter=command>ls</parameter></function></tool_call>", [{"command": "ls"}]),
-        ("<tool_call><function=search><parameter=query>x<parameter=limit>5</parameter></function></tool_call>", ["malformed"]),
+        ("<tool_call><function=bash><parameter=a>x<parameter=b>5</parameter></function></tool_call>", ["malformed"]),
         (BASH + "\n\nls" + END, [{"command": "\n\nls"}]),
         (BASH + "ls\n</parameter>\n<parameter=timeout>\n5s" + END, ["bad_arguments"]),
     ],

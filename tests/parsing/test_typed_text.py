@@ -50,7 +50,7 @@ def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
         ("boolean", "True", True),
         ("boolean", "false", False),
         ("null", "None", None),
-        ("array", "[1, \"a\"]", [1, "a"]),
+        ("array", '[1, "a"]', [1, "a"]),
         ("object", "\n{}\n", {}),
         ("integer null", "None", None),
         ("integer null", "7", 7),
