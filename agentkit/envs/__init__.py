@@ -1,0 +1,3 @@
+"""What an agent lives in."""
+
+from agentkit.envs.sandbox import SandboxEnv as SandboxEnv

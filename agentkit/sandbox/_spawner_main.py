@@ -1,0 +1,442 @@
+"""The spawner: a small process that starts, watches and kills sandbox processes. Run by path, standard library only.
+
+    event loop ──main socket──▶ spawner ──fork/exec──▶ bwrap, shells, programs
+        └────── one channel per process (SOCK_SEQPACKET) ──────┘
+
+A request on the main socket is one byte plus file descriptors: a memfd with the JSON body, the channel, then the
+process's own descriptors. On the channel the spawner answers `{"pid"}` or `{"error", "stage"}`, later `{"exit"}`, and
+takes `{"op": "kill"}` and `{"op": "end"}`. A channel that is closed ends its process; so nothing outlives who asked.
+
+Operations: `spawn` runs a program here, or with `enter` in the namespaces of a bwrap started earlier. `nest` forks a
+second spawner that is the subreaper of one sandbox without isolation: whatever its programs start, with whatever
+setsid and double fork, stays below it. The spawner is single-threaded because setns wants that, and because a parent-
+death signal follows the *thread* that forked.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+NS_GET_PARENT = 0xB702
+NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process, those of all its threads."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found.extend(map(int, file.read().split()))
+    return found
+
+
+def stat(pid: int) -> tuple[str, int]:
+    """(state, start time in clock ticks since boot); ("X", 0) for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[19])
+    except (OSError, IndexError):
+        return "X", 0
+
+
+def tree(roots: list[int]) -> list[int]:
+    """The live processes among `roots` and below."""
+    found: list[int] = []
+    todo = list(roots)
+    while todo:
+        pid = todo.pop()
+        todo.extend(children(pid))
+        if stat(pid)[0] not in "ZX":
+            found.append(pid)
+    return found
+
+
+def send_signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def enter(pid: int) -> None:
+    """Join the namespaces of `pid`; the pid namespace takes effect for children."""
+    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # else the sandbox could ptrace us, or take our descriptors, before exec
+    handles = {}
+    for name in NAMESPACES:  # all opened first: once the mounts are the sandbox's, so is /proc
+        handle = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY)
+        if os.fstat(handle).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
+            handles[name] = handle
+    user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+    own = os.stat("/proc/self/ns/user").st_ino
+    users = []  # innermost first; bwrap nests two of them for an ordinary user
+    while os.fstat(user).st_ino != own:
+        users.append(user)
+        user = LIBC.ioctl(user, NS_GET_PARENT)
+        if user < 0:
+            break
+    if users:
+        check(LIBC.setns(users.pop(), 0), "setns user")
+    for name, handle in handles.items():
+        check(LIBC.setns(handle, 0), f"setns {name}")
+    while users:
+        check(LIBC.setns(users.pop(), 0), "setns user")
+
+
+def drop_privileges(uid: int | None, max_processes: int | None) -> None:
+    """No capability survives the exec, and none can come back."""
+    for capability in range(64):
+        if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 and ctypes.get_errno() == errno.EINVAL:
+            break
+    if max_processes is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (max_processes, max_processes))
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    check(LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
+    """Turn this forked child into the program asked for."""
+    os.setsid()
+    if parent is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(127)
+    signal.set_wakeup_fd(-1)
+    for number in (
+        signal.SIGCHLD,
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    for path in body.get("chown", ()):
+        os.chown(path, body["uid"], body["uid"])
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in fds]
+    null = os.open("/dev/null", os.O_RDWR)
+    for target in (0, 1, 2):
+        if target not in body["targets"]:
+            os.dup2(null, target)
+    for fd, target in zip(high, body["targets"], strict=True):
+        os.dup2(fd, target)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    body["stage"] = "privileges"
+    if body.get("drop"):
+        drop_privileges(body.get("uid"), body.get("max_processes"))
+    body["stage"] = "cwd"
+    for path in body["cwd"]:  # the first that exists
+        try:
+            os.chdir(path)
+            break
+        except OSError:
+            if path == body["cwd"][-1]:
+                raise
+    body["stage"] = "exec"
+    os.execvpe(body["argv"][0], body["argv"], body["env"])  # noqa: S606  # its whole purpose
+
+
+def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> int:
+    """The pid of the started program. Raises RuntimeError(stage, errno, text) where it could not be started."""
+    reading, writing = os.pipe()
+    spawner = os.getpid()
+    body["stage"] = "enter"
+    middle = os.fork()
+    if middle == 0:
+        try:
+            os.close(reading)
+            if target is None:
+                become(body, fds, spawner)
+            else:
+                enter(target)
+                inside = os.fork()
+                if inside:
+                    # The child is handed to the spawner, its subreaper, when this process ends.
+                    os.write(writing, json.dumps({"pid": inside}).encode() + b"\n")
+                    os._exit(0)
+                become(body, fds, None)
+        except BaseException as error:
+            text = {"stage": body["stage"], "errno": getattr(error, "errno", 0) or 0, "error": str(error)}
+            os.write(writing, json.dumps(text).encode() + b"\n")
+        finally:
+            os._exit(127)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        answers = [json.loads(line) for line in file.read().splitlines()]
+    pid = middle
+    if target is not None:
+        os.waitpid(middle, 0)
+        pid = next((answer["pid"] for answer in answers if "pid" in answer), 0)
+    for answer in answers:
+        if "error" in answer:
+            if pid:
+                os.waitpid(pid, 0)
+            raise RuntimeError(answer["stage"], answer["errno"], answer["error"])
+    if not pid:
+        raise RuntimeError("enter", errno.ESRCH, "the process to enter is gone")
+    return pid
+
+
+class Child:
+    """A process we started: its pid, the channel of whoever asked for it, and the process it was entered into."""
+
+    def __init__(self, pid: int, channel: socket.socket, kind: str, holder: int | None) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.kind = kind
+        self.holder = holder
+
+
+class Spawner:
+    """The loop. `nested` is the subreaper of one sandbox: orphans below it are that sandbox's, not strays."""
+
+    def __init__(self, main: socket.socket, *, nested: bool) -> None:
+        self.main = main
+        self.nested = nested
+        self.parent = os.getppid()
+        self.children: dict[int, Child] = {}
+        self.channels: dict[int, Child] = {}
+        self.ending = False
+        self.epoll = select.epoll()
+        self.epoll.register(main.fileno(), select.EPOLLIN)
+        self.wakeup, writing = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self.epoll.register(self.wakeup, select.EPOLLIN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self.parent_died)
+        signal.signal(signal.SIGUSR1, self.asked_to_end)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() == 1:
+            self.ending = True
+
+    def parent_died(self, *_: object) -> None:
+        # The signal comes when the *thread* that started us ends. Only a new parent means that its process has ended.
+        if os.getppid() != self.parent:
+            self.ending = True
+
+    def asked_to_end(self, *_: object) -> None:
+        self.ending = True
+
+    def serve(self) -> None:
+        while not self.ending:
+            for fd, _ in self.epoll.poll(5.0):
+                if fd == self.main.fileno():
+                    self.request()
+                elif fd == self.wakeup:
+                    with contextlib.suppress(BlockingIOError):
+                        while os.read(self.wakeup, 4096):
+                            pass
+                    self.reap()
+                elif fd in self.channels:
+                    self.command(self.channels[fd])
+        self.end_all()
+
+    def request(self) -> None:
+        data, control, _, _ = self.main.recvmsg(
+            16, socket.CMSG_SPACE(32 * 4), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+        )
+        if not data:
+            self.ending = True
+            return
+        fds: list[int] = []
+        for level, sort, payload in control:
+            if level == socket.SOL_SOCKET and sort == socket.SCM_RIGHTS:
+                fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
+        with open(fds[0], "rb") as file:
+            file.seek(0)
+            body = json.load(file)
+        channel = socket.socket(fileno=fds[1])
+        channel.setblocking(False)
+        try:
+            if body["op"] == "nest":
+                pid = self.nest(fds[2], channel)
+                if pid == 0:
+                    return
+                kind = "nest"
+            else:
+                pid = fork_program(body, fds[2:], self.inner(body["enter"]) if body.get("enter") else None)
+                kind = "holder" if body["op"] == "hold" else "program"
+        except (RuntimeError, OSError) as error:
+            stage, number, text = error.args if isinstance(error, RuntimeError) else ("fork", error.errno, str(error))
+            self.tell(channel, {"error": text, "stage": stage, "errno": number})
+            channel.close()
+            return
+        finally:
+            for fd in fds[2:]:
+                os.close(fd)
+        child = Child(pid, channel, kind, body.get("enter"))
+        self.children[pid] = child
+        self.channels[channel.fileno()] = child
+        self.epoll.register(channel.fileno(), select.EPOLLIN)
+        self.tell(channel, {"pid": pid})
+
+    def inner(self, holder: int) -> int:
+        """The init of a bwrap: its one child."""
+        found = children(holder) if holder in self.children else []
+        if not found:
+            raise RuntimeError("enter", errno.ESRCH, "the sandbox is gone")
+        return found[0]
+
+    def nest(self, main: int, channel: socket.socket) -> int:
+        """Fork the spawner of one sandbox. Returns its pid, or 0 in the fork, which then serves and exits."""
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            os.setsid()
+            keep = os.dup(main)
+            channel.detach()
+            for fd in map(int, os.listdir("/proc/self/fd")):
+                if fd > 2 and fd != keep:
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
+            Spawner(socket.socket(fileno=keep), nested=True).serve()
+        finally:
+            os._exit(0)
+
+    def command(self, child: Child) -> None:
+        try:
+            data = child.channel.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.epoll.unregister(child.channel.fileno())
+            del self.channels[child.channel.fileno()]
+            child.channel.close()
+            self.end(child)
+            return
+        body = json.loads(data)
+        if body["op"] == "end":
+            self.end(child)
+        else:
+            self.kill(child, body["signal"], body["since"], body["itself"])
+
+    def kill(self, child: Child, number: int, since: int | None, itself: bool) -> None:
+        """Signal what `child` has started since then, orphans of the sandbox included, and the child if asked."""
+        for _ in range(10 if number == signal.SIGKILL else 1):
+            roots = [pid for pid in children(child.pid) if since is None or stat(pid)[1] >= since]
+            if since is not None:
+                top = os.getpid() if self.nested else self.inner_or_none(child.holder)
+                orphans = children(top) if top else []
+                roots += [pid for pid in orphans if pid not in self.children and stat(pid)[1] >= since]
+            found = tree(roots)
+            if itself:
+                found.append(child.pid)
+            if not found:
+                return
+            send_signal(found, number)
+            if itself and len(found) == 1:
+                return
+
+    def inner_or_none(self, holder: int | None) -> int | None:
+        try:
+            return self.inner(holder) if holder is not None else None
+        except RuntimeError:
+            return None
+
+    def end(self, child: Child) -> None:
+        """Kill a process with all it holds: for a bwrap its init, and so the namespace; its own exit comes last."""
+        if child.pid not in self.children:
+            return
+        if child.kind == "holder":
+            inside = children(child.pid)
+            send_signal(inside or [child.pid], signal.SIGKILL)
+        elif child.kind == "nest":
+            send_signal([child.pid], signal.SIGUSR1)
+        else:
+            self.kill(child, signal.SIGKILL, None, True)
+
+    def reap(self) -> None:
+        strays = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            child = self.children.pop(pid, None)
+            strays = True
+            if child is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if child.channel.fileno() >= 0:
+                self.tell(child.channel, {"exit": code if code >= 0 else 128 - code})
+        if strays and not self.nested:  # a bwrap init whose monitor died while it was being set up
+            for pid in children(os.getpid()):
+                if pid not in self.children:
+                    send_signal([pid], signal.SIGKILL)
+
+    def tell(self, channel: socket.socket, body: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            channel.send(json.dumps(body).encode())
+
+    def end_all(self) -> None:
+        """Kill everything below us, whatever it forks meanwhile, and wait for it."""
+        for child in list(self.children.values()):
+            self.end(child)
+        deadline = time.monotonic() + 4.0
+        hard = self.nested
+        while time.monotonic() < deadline:
+            self.reap()
+            left = tree(children(os.getpid()))
+            if not left and not children(os.getpid()):
+                return
+            if hard or time.monotonic() > deadline - 2.0:
+                send_signal(left, signal.SIGSTOP)  # so that no fork escapes the next look
+                send_signal(tree(children(os.getpid())), signal.SIGKILL)
+            time.sleep(0.002)  # noqa: TID251  # no event loop here
+
+
+def main() -> None:
+    keep = int(sys.argv[1])
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != keep:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    os.setsid()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.set_inheritable(keep, False)
+    gc.freeze()
+    Spawner(socket.socket(fileno=keep), nested=False).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Sandboxes by bubblewrap: namespaces of their own, the host's programs read-only, no daemon and no image.
+
+Inside: /usr, the harmless part of /etc, the running Python's installation; a private /tmp, /home and working directory
+in memory; its own processes, and no network unless asked for. A `sleep` holds the namespaces, and everything else is
+entered into them by the spawner. Who may do what:
+
+- started by root, bwrap makes no user namespace, and programs inside run as an unused uid without any capability: as
+  host root they could write /proc/sys however unprivileged their namespace. The holder stays root's, so that
+  `kill -9 -1` inside leaves the sandbox alive.
+- started by anybody else, it is a user namespace of that user.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+import anyio
+
+from agentkit.errors import SandboxError
+from agentkit.protocols.sandbox import SandboxSpec
+from agentkit.sandbox.embedded import EmbeddedSandbox, absolute, end
+from agentkit.sandbox.leaks import MARKER, owner
+from agentkit.sandbox.pump import Pump, pipe_for
+from agentkit.sandbox.shell import ShellSession
+from agentkit.sandbox.spawner import InnerPlace, Program, Spawner, StartFailed, hold_spawner, request
+
+HOME = "/home/agent"
+ETC = (
+    *("alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gitconfig"),
+    *("host.conf", "hosts", "inputrc", "java-17-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"),
+    *("login.defs", "magic", "mime.types", "networks", "nsswitch.conf", "os-release", "perl", "pki", "profile"),
+    *("protocols", "python3", "python3.11", "rpc", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo"),
+    *("timezone", "vim", "xdg"),
+)
+PRIVATE = ("/tmp", HOME)  # noqa: S108  # the sandbox's own
+
+
+def programs_env() -> dict[str, str]:
+    """The minimal environment of a command: nothing of the host process is in it."""
+    own = f"{sys.base_prefix}/bin:" if not sys.base_prefix.startswith("/usr") else ""
+    return {
+        "PATH": f"{own}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+    }
+
+
+class BwrapBackend:
+    """Isolated sandboxes. `async with` keeps its spawner between sandboxes; without, the last sandbox ends it.
+
+    `memory_bytes` bounds each of the in-memory file systems, `max_processes` (where we are root) the processes of one
+    sandbox; `max_starts` is how many sandboxes are being started at a time.
+    """
+
+    isolated = True
+
+    def __init__(
+        self,
+        *,
+        bwrap: str = "bwrap",
+        max_starts: int = 16,
+        max_processes: int = 1024,
+        memory_bytes: int = 4 * 1024**3,
+    ) -> None:
+        self._bwrap = bwrap
+        self._max_processes = max_processes
+        self._memory = memory_bytes
+        self._starts = anyio.Semaphore(max_starts)
+        self._numbers = count()
+        self._kept: list[Spawner] = []
+
+    async def __aenter__(self) -> Self:
+        self._kept.append(hold_spawner())
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self._kept.pop().release()
+
+    def available(self) -> str | None:
+        """Why no sandbox can be started here, or None. Starts one, so it blocks for some 20 ms."""
+        if shutil.which(self._bwrap) is None:
+            return f"{self._bwrap!r} is not installed (Debian, Fedora, Arch: the package bubblewrap)"
+        command = [self._bwrap, *self._arguments(SandboxSpec(), 65534, None), "true"]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=10, stdin=subprocess.DEVNULL, env={})
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{self._bwrap!r} does not run: {error}"
+        if done.returncode:
+            return f"{self._bwrap!r} cannot make a sandbox: {done.stderr.decode('utf-8', 'replace').strip()}"
+        return None
+
+    async def start(self, spec: SandboxSpec, /) -> EmbeddedSandbox:
+        """A started sandbox; its shell answers.
+
+        Raises:
+            SandboxError: it could not be started.
+        Cancellation: nothing is left behind.
+        """
+        name = f"{owner()}-{next(self._numbers)}"
+        spawner = hold_spawner()
+        try:
+            async with self._starts:
+                return await self._start(name, spec, spawner)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await spawner.release()
+            raise
+
+    async def _start(self, name: str, spec: SandboxSpec, spawner: Spawner) -> EmbeddedSandbox:
+        if not spec.cwd.startswith("/") or spec.cwd == "/":
+            raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
+        root = os.geteuid() == 0
+        uid = 0x60000000 + (os.getpid() % 0x10000 << 12 | next(self._numbers) % 0x1000) if root else os.getuid()
+        far: dict[int, int] = {}
+        output = pipe_for(far, 1)
+        far[2] = far[1]
+        far[10] = _memory_file(f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n")
+        holder = ("sh", "-c", "echo ready; exec sleep infinity >/dev/null 2>&1")
+        program = Program((self._bwrap, *self._arguments(spec, uid, 10), *holder), {"PATH": os.defpath, MARKER: name})
+        try:
+            keeper = await request(spawner.main, "hold", program, far)
+        except BaseException as error:
+            os.close(output)
+            if isinstance(error, StartFailed):
+                raise SandboxError(f"{self._bwrap!r} could not be started: {error}") from error
+            raise
+        finally:
+            for fd in set(far.values()):
+                os.close(fd)
+        said = bytearray()
+        pump = Pump(keeper, output=output)
+        try:
+            while b"ready\n" not in said and not keeper.ended:
+                await pump.step(said.extend, None)
+            if b"ready\n" not in said:
+                pump.drain(said.extend)
+                raise SandboxError(f"bwrap could not make a sandbox: {said.decode('utf-8', 'replace').strip()!r}")
+            pump.release()
+            options = {"drop": True, "uid": uid, "max_processes": self._max_processes} if root else {"drop": True}
+            place = InnerPlace(spawner, keeper.pid, options)
+            env = self._env(spec)
+            owned = {"chown": [spec.cwd, *PRIVATE]} if root else {}
+            session = ShellSession(InnerPlace(spawner, keeper.pid, options | owned), spec.cwd, env)
+            await session.start()
+            session.place = place
+            return EmbeddedSandbox(
+                name,
+                spec,
+                place,
+                keeper,
+                isolated=True,
+                cwd=spec.cwd,
+                env=env,
+                session=session,
+                locate=lambda path: absolute(spec.cwd, path),
+                after=spawner.release,
+            )
+        except BaseException:
+            await end(keeper, name)
+            pump.close()
+            raise
+
+    def _env(self, spec: SandboxSpec) -> Mapping[str, str]:
+        return programs_env() | {"HOME": HOME, "USER": "agent"} | dict(spec.env)
+
+    def _arguments(self, spec: SandboxSpec, uid: int, users: int | None) -> list[str]:
+        root = os.geteuid() == 0
+        words = ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+        unshare = "ipc pid uts cgroup-try" if root else "user ipc pid uts cgroup-try"
+        words += [f"--unshare-{kind}" for kind in unshare.split()]
+        words += [] if spec.network else ["--unshare-net"]
+        words += ["--setenv", "PATH", "/usr/bin:/bin", "--hostname", "sandbox"]
+        words += ["--ro-bind", "/usr", "/usr"]
+        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+            path = Path("/") / name
+            if path.is_symlink():
+                words += ["--symlink", os.readlink(path), str(path)]
+            elif path.exists():
+                words += ["--ro-bind", str(path), str(path)]
+        targets = [sys.base_prefix, spec.cwd, HOME, "/etc/ssl/certs", *(inside for _, inside in spec.read_only)]
+        above = {str(parent) for target in targets for parent in Path(target).parents}
+        for directory in sorted(above - {"/"}):  # bwrap would make them 0700, and root's
+            if not f"{directory}/".startswith(("/usr/", "/proc/", "/dev/", f"{spec.cwd}/")):
+                words += ["--perms", "0755", "--dir", directory]
+        for name in (*ETC, "resolv.conf") if spec.network else ETC:
+            words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+        words += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+        for private in dict.fromkeys((*PRIVATE, spec.cwd)):
+            words += ["--perms", "1777", "--size", str(self._memory), "--tmpfs", private]
+        if users is not None:
+            words += ["--perms", "0644", "--ro-bind-data", str(users), "/etc/passwd"]
+        if not sys.base_prefix.startswith("/usr"):
+            words += ["--ro-bind", sys.base_prefix, sys.base_prefix]
+        for outside, inside in spec.read_only:
+            words += ["--ro-bind", outside, inside]
+        return [*words, "--chdir", spec.cwd, "--"]
+
+
+def _memory_file(text: str) -> int:
+    fd = os.memfd_create("agentkit", os.MFD_CLOEXEC)
+    os.write(fd, text.encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

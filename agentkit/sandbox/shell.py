@@ -1,0 +1,184 @@
+"""A bash that keeps directory, variables, functions and jobs between commands, whatever the commands do to it."""
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+
+import anyio
+from attrs import define, field
+
+from agentkit.errors import SandboxDead, SandboxError
+from agentkit.protocols.sandbox import ExecResult, OutputCap
+from agentkit.sandbox.execution import KILL_S, POLITE_S
+from agentkit.sandbox.framing import OUTPUT_FD, STATUS_FD, ShellState, Status, StatusReader, encode, frame, prelude
+from agentkit.sandbox.output import OutputRing
+from agentkit.sandbox.pump import Pump, pipe_for
+from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks
+
+START_S = 30.0
+
+
+@define(eq=False)
+class _Running:
+    """One command on its way: what it has said so far."""
+
+    ring: OutputRing
+    reader: StatusReader
+    status: Status | None = None
+
+    def on_status(self, data: bytes) -> None:
+        self.status = self.reader.feed(data) or self.status
+
+
+@define(eq=False)
+class ShellSession:
+    """One session. Commands run one at a time, in the order asked; a shell that died is replaced at the next one.
+
+    A fresh shell gets directory and exported variables as they were when the last command ended.
+    """
+
+    place: Place
+    directory: str
+    env: Mapping[str, str]
+    closed: bool = False
+    _state: ShellState | None = None
+    _pump: Pump | None = None
+    _lock: anyio.Lock = field(factory=lambda: anyio.Lock(fast_acquire=True))
+
+    async def start(self) -> None:
+        """Start the shell now rather than at the first command.
+
+        Raises:
+            SandboxError: the shell could not be started.
+        Cancellation: no shell is left.
+        """
+        async with self._lock:
+            if self._pump is None:
+                await self._start()
+
+    async def run(self, command: str, *, timeout_s: float | None, cap: OutputCap) -> ExecResult:
+        """Run one command.
+
+        Raises:
+            SandboxDead: the sandbox is gone.
+            SandboxError: the command cannot be written to a shell.
+        Cancellation: the command and all it started are killed; the next one gets a fresh shell.
+        """
+        text = encode(command)
+        async with self._lock:
+            if self.closed:
+                raise SandboxDead("the sandbox is closed")
+            if self._pump is not None and self._pump.process.poll():  # a job killed it between commands
+                self._drop()
+            if self._pump is None:
+                await self._start()
+            return await self._command(text, timeout_s, cap)
+
+    async def close(self) -> None:
+        """Kill the shell and what it started. Cancellation: shielded, bounded."""
+        self.closed = True
+        if self._pump is not None:
+            self._pump.process.kill()
+        with anyio.move_on_after(KILL_S, shield=True):
+            async with self._lock:
+                self._drop()
+
+    def _drop(self) -> None:
+        if self._pump is not None:
+            self._pump.close()
+            self._pump = None
+
+    async def _start(self) -> None:
+        far: dict[int, int] = {}
+        stdin = pipe_for(far, 0, ours_writes=True)
+        output = pipe_for(far, OUTPUT_FD)
+        status = pipe_for(far, STATUS_FD)
+        state = self._state or ShellState(self.directory)
+        env = {} if state.exports else self.env  # a fresh shell takes over exactly what was exported, no more
+        program = Program(("bash", "--noprofile", "--norc"), env, (state.directory, self.directory, "/"))
+        try:
+            process = await self.place.spawn(program, far)
+        except BaseException as error:
+            for fd in (stdin, output, status):
+                os.close(fd)
+            if isinstance(error, StartFailed):
+                raise SandboxDead(f"no shell can be started: {error}") from error
+            raise
+        finally:
+            for fd in set(far.values()):
+                os.close(fd)
+        self._pump = Pump(process, output=output, status=status, stdin=stdin)
+        restored = self._state
+        result = await self._command(prelude(state), START_S, OutputCap(4096, 0))
+        if result.died or result.timed_out:
+            self._drop()
+            raise SandboxDead(f"a fresh shell did not answer: {result.text.strip()!r}")
+        if restored is not None and self._state is not None:
+            self._state = ShellState(self._state.directory, self._state.exports)
+
+    async def _command(self, text: bytes, timeout_s: float | None, cap: OutputCap) -> ExecResult:
+        pump = self._pump
+        if pump is None:
+            raise SandboxError("the session has no shell")
+        began, since = time.monotonic(), boot_ticks()
+        word = f"k{secrets.token_hex(8)}"  # a letter first: printf would read digits into the escape before it
+        state = self._state or ShellState(self.directory)
+        running = _Running(OutputRing(cap), StatusReader(word, state))
+        try:
+            pump.send(frame(text, word, state))
+            timed_out = False
+            with anyio.move_on_after(timeout_s):
+                await self._follow(pump, running)
+            if running.status is None and not pump.process.ended:
+                timed_out = True
+                await self._interrupt(pump, running, since)
+            pump.drain(running.ring.feed)
+        except BaseException:
+            with anyio.move_on_after(KILL_S, shield=True):
+                pump.process.kill(since=since)
+                await pump.process.gone()
+            self._drop()
+            raise
+        code, died = self._settle(pump, running)
+        return ExecResult(
+            code,
+            running.ring.text(),
+            running.ring.total_bytes,
+            running.ring.truncated,
+            timed_out,
+            died,
+            time.monotonic() - began,
+        )
+
+    async def _follow(self, pump: Pump, running: _Running) -> None:
+        while running.status is None and not pump.process.ended:
+            await pump.step(running.ring.feed, running.on_status)
+
+    async def _interrupt(self, pump: Pump, running: _Running, since: int) -> None:
+        """End the command: politely, then not; the shell itself only where it is what keeps on running."""
+        for number, itself, patience in (
+            (signal.SIGINT, False, POLITE_S),
+            (signal.SIGTERM, False, POLITE_S),
+            (signal.SIGKILL, False, 0.05),
+            (signal.SIGKILL, True, KILL_S),
+        ):
+            pump.process.kill(number, since=since, itself=itself)
+            with anyio.move_on_after(patience):
+                await self._follow(pump, running)
+            if running.status is not None or pump.process.ended:
+                break
+        pump.process.kill(signal.SIGKILL, since=since, itself=False)  # what ignored the signals and was not waited for
+
+    def _settle(self, pump: Pump, running: _Running) -> tuple[int, bool]:
+        if running.status is not None:
+            self._state = running.status.state
+            return running.status.exit_code, False
+        code = pump.process.exit_code
+        self._drop()
+        if self.closed or code is None:
+            raise SandboxDead("the sandbox is gone")
+        if self._state is not None:
+            self._state = ShellState(self._state.directory, self._state.exports)
+        return code, True
