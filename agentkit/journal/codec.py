@@ -18,7 +18,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from agentkit.journal.blobs import pack_tokens, unpack_tokens
 from agentkit.journal.errors import JournalError
 from agentkit.journal.opaque import pack, unpack
-from agentkit.protocols import CallFault, Chain, Observation, Span, Task, ToolCall, Trajectory, Turn
+from agentkit.protocols import CallFault, Chain, ChainDelta, Observation, Span, Task, ToolCall, Trajectory, Turn
 
 Text: TypeAlias = "str | bytes"
 """Text for an SQLite column: `bytes` where it holds lone surrogates."""
@@ -62,10 +62,12 @@ class Codec:
     def __init__(self) -> None:
         self._converter = _converter()
 
-    def encode_turn(self, turn: Turn, pieces: Sequence[Chain] = ()) -> Encoded:
-        """A turn; `pieces` are token pieces that belong to it and count in the digest."""
+    def encode_turn(self, turn: Turn, deltas: Sequence[ChainDelta] = ()) -> Encoded:
+        """A turn, and one blob per delta; the digest covers all of the deltas."""
         record = _dumps(self._converter.unstructure(turn))
-        return Encoded(record, tuple(map(_blob, pieces)), _digest(record, pieces))
+        pieces = [delta.piece for delta in deltas]
+        places = _dumps(self._converter.unstructure(list(deltas)))
+        return Encoded(record, tuple(map(_blob, pieces)), _digest(record, pieces, places))
 
     def decode_turn(self, record: Text) -> Turn:
         """The turn that `encode_turn` was given.
@@ -132,8 +134,10 @@ def _blob(chain: Chain) -> bytes:
     return pack_tokens(chain.id_bytes, chain.mask_bytes, chain.logprob_bytes)
 
 
-def _digest(record: Text, chains: Sequence[Chain]) -> bytes:
-    state = sha256(record.encode() if isinstance(record, str) else record)
+def _digest(record: Text, chains: Sequence[Chain], *more: Text) -> bytes:
+    state = sha256()
+    for text in (record, *more):
+        state.update(text.encode() if isinstance(text, str) else text)
     for chain in chains:
         for part in (chain.id_bytes, chain.mask_bytes, chain.logprob_bytes):
             state.update(len(part).to_bytes(8, "little"))

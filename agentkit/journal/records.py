@@ -60,9 +60,8 @@ def prepare(operation: Operation, codec: Codec) -> Prepared:
         return Prepared(operation)
     if isinstance(operation, Seal):
         return Prepared(operation, codec.encode_trajectory(operation.trajectory))
-    pieces = [delta.piece for delta in operation.deltas]
-    encoded = codec.encode_turn(operation.turn, pieces)
-    return Prepared(operation, encoded, tuple(map(codec.encode_piece, pieces)))
+    pieces = tuple(codec.encode_piece(delta.piece) for delta in operation.deltas)
+    return Prepared(operation, codec.encode_turn(operation.turn, operation.deltas), pieces)
 
 
 def token_counts(trajectories: Sequence[Trajectory]) -> tuple[int, int]:

@@ -107,7 +107,9 @@ def chains(draw: st.DrawFn, *, turns: Sequence[int] | None = None) -> Chain:
 def _observations() -> st.SearchStrategy[Observation]:
     optional = st.none() | texts()
     metadata = st.dictionaries(texts(6), json_values(), max_size=2)
-    return st.builds(Observation, texts(30), st.booleans(), st.sampled_from(ObservationStatus), optional, optional, metadata)
+    return st.builds(
+        Observation, texts(30), st.booleans(), st.sampled_from(ObservationStatus), optional, optional, metadata
+    )
 
 
 def _grades() -> st.SearchStrategy[Grade]:

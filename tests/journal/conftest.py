@@ -16,7 +16,11 @@ def _cut(chain: Chain, start: int, stop: int) -> Chain:
         for span in chain.spans
         if span.start < stop and span.stop > start
     )
-    parts = chain.id_bytes[4 * start : 4 * stop], chain.mask_bytes[start:stop], chain.logprob_bytes[4 * start : 4 * stop]
+    parts = (
+        chain.id_bytes[4 * start : 4 * stop],
+        chain.mask_bytes[start:stop],
+        chain.logprob_bytes[4 * start : 4 * stop],
+    )
     return Chain(*parts, spans, chain.parent)
 
 
@@ -27,7 +31,9 @@ def _split_turns(trajectory: Trajectory) -> list[tuple[Turn, tuple[ChainDelta, .
         deltas: list[ChainDelta] = []
         for number in range(turn.chain + 1):
             chain, start = trajectory.chains[number], written.get(number, 0)
-            last = max((s.stop for s in chain.spans if s.kind is not SpanKind.PROMPT and s.turn <= turn.index), default=0)
+            last = max(
+                (s.stop for s in chain.spans if s.kind is not SpanKind.PROMPT and s.turn <= turn.index), default=0
+            )
             stop = last or chain.spans[0].stop
             if stop > start:
                 deltas.append(ChainDelta(number, start, _cut(chain, start, stop)))

@@ -153,8 +153,10 @@ def test_not_a_number_and_infinity_survive() -> None:
     grade = Grade(GradeStatus.OK, Score(math.nan, (math.inf, -math.inf)))
     encoded = CODEC.encode_trajectory(evolve(EMPTY, grade=grade))
     decoded = CODEC.decode_trajectory(encoded.record, encoded.blobs)
-    assert decoded.grade is not None and decoded.grade.score is not None
-    assert math.isnan(decoded.grade.score.value) and decoded.grade.score.turns == (math.inf, -math.inf)
+    assert decoded.grade is not None
+    assert decoded.grade.score is not None
+    assert math.isnan(decoded.grade.score.value)
+    assert decoded.grade.score.turns == (math.inf, -math.inf)
 
 
 class Float32:  # what numpy's scalars look like
