@@ -41,7 +41,16 @@ def test_takes_the_longest_run_each_time(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [("\n", "\n"), (" ", " the"), ("of", " the"), ("a:\n", "    b"), ("1", "2"), (" t", "he"), ("x.", "\n\n"), ("e", "r")],
+    [
+        ("\n", "\n"),
+        (" ", " the"),
+        ("of", " the"),
+        ("a:\n", "    b"),
+        ("1", "2"),
+        (" t", "he"),
+        ("x.", "\n\n"),
+        ("e", "r"),
+    ],
 )
 def test_pieces_encoded_apart_may_differ(left: str, right: str) -> None:
     apart = TOKENIZER.encode(left) + TOKENIZER.encode(right)

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from agentkit.protocols import Message, SpanKind, ToolCall, ToolSpec, system, user
 from agentkit.tokens import ByteTokenizer, Ledger, TemplateRenderer, byte_chatml
@@ -42,7 +49,9 @@ contents = (
     | st.sampled_from(CONTROLS)
     | st.text(max_size=12)
 ).map(lambda text: text.replace("@", "a"))  # the oracle's markers
-tool_specs = st.lists(st.builds(ToolSpec, contents, contents, st.just({"type": "object", "properties": {}})), max_size=2)
+tool_specs = st.lists(
+    st.builds(ToolSpec, contents, contents, st.just({"type": "object", "properties": {}})), max_size=2
+)
 
 
 class ConversationMachine(RuleBasedStateMachine):
@@ -65,7 +74,9 @@ class ConversationMachine(RuleBasedStateMachine):
         # Names and descriptions of tools are rendered as JSON: the oracle needs the template's own text of them.
         self.plain = all(_is_plain(tool.name + tool.description) for tool in tools)
 
-    @rule(data=st.data(), stops=st.booleans(), calls=st.lists(contents, max_size=2), more=st.lists(contents, max_size=1))
+    @rule(
+        data=st.data(), stops=st.booleans(), calls=st.lists(contents, max_size=2), more=st.lists(contents, max_size=1)
+    )
     def take_a_turn(self, data: st.DataObject, stops: bool, calls: list[str], more: list[str]) -> None:
         new = [Message("tool", text, tool_call_id=f"c{i}", name=text) for i, text in enumerate(calls)]
         new += [user(text) for text in more] if calls else [user(text) for text in (more or ["go on"])]

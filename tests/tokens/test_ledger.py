@@ -86,7 +86,15 @@ class LedgerMachine(RuleBasedStateMachine):
         chain = data.draw(st.integers(0, len(self.chains) - 1))
         ids, logprobs = data.draw(
             st.sampled_from(
-                [([1], []), ([], [0.0]), ([-1], [0.0]), ([2**31], [0.0]), ([1], [math.nan]), ([1], [0.5]), ([1], [None])]
+                [
+                    ([1], []),
+                    ([], [0.0]),
+                    ([-1], [0.0]),
+                    ([2**31], [0.0]),
+                    ([1], [math.nan]),
+                    ([1], [0.5]),
+                    ([1], [None]),
+                ]
             )
         )
         with pytest.raises(ModelError):
@@ -183,7 +191,9 @@ def test_plausible_logprobs_are_kept(value: float) -> None:
     assert list(ledger.freeze()[0].logprobs) == list(array("f", [value]))
 
 
-@pytest.mark.parametrize("make", [list, tuple, bytes, bytearray, lambda ids: array("i", ids), lambda ids: array("q", ids)])
+@pytest.mark.parametrize(
+    "make", [list, tuple, bytes, bytearray, lambda ids: array("i", ids), lambda ids: array("q", ids)]
+)
 @pytest.mark.parametrize("wrap", [lambda ids: ids, memoryview], ids=["itself", "memoryview"])
 def test_takes_any_sequence_of_ids(make: type, wrap: type) -> None:
     ids = make([7, 0, 255])
