@@ -194,14 +194,17 @@ def judge_all(mutants: Sequence[Mutant], trees: Sequence[Path]) -> list[Verdict]
     return verdicts
 
 
+def columns(rows: Iterable[tuple[str, ...]]) -> str:
+    """The rows as lines of text whose fields stand below one another."""
+    ordered = list(rows)
+    widths = [max(map(len, column)) for column in zip(*ordered, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in ordered)
+
+
 def table(verdicts: Iterable[Verdict]) -> str:
     """The verdicts as lines of text, sorted by invariant."""
     ordered = sorted(verdicts, key=lambda verdict: (verdict.mutant.invariant, verdict.mutant.part, verdict.mutant.name))
-    width = max((len(verdict.mutant.name) for verdict in ordered), default=0)
-    wide = max((len(verdict.mutant.invariant) for verdict in ordered), default=0)
-    return "\n".join(
-        f"{one.mutant.invariant:<{wide}}  {one.mutant.name:<{width}}  {one.status:<8}  {one.detail}" for one in ordered
-    )
+    return columns((one.mutant.invariant, one.mutant.name, one.status, one.detail) for one in ordered)
 
 
 def chosen(mutants: Sequence[Mutant], names: Sequence[str]) -> tuple[Mutant, ...]:
@@ -231,8 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.list:
-        for mutant in mutants:
-            print(f"{mutant.invariant:<10}{mutant.part:<12}{mutant.name:<44}{mutant.file}")
+        print(columns((one.invariant, one.part, one.name, one.file) for one in mutants))
         return 0
 
     with tempfile.TemporaryDirectory(prefix="agentkit-mutants-") as folder:
