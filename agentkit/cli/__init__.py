@@ -1,0 +1,3 @@
+"""What a person types."""
+
+from agentkit.cli.main import main as main

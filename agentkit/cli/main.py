@@ -1,0 +1,47 @@
+"""The command `agentkit`: one module per subcommand."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agentkit.cli import inspect
+from agentkit.cli.terminal import escape
+from agentkit.errors import AgentkitError
+
+
+class Command(Protocol):
+    """The shape of a subcommand's module."""
+
+    def add_parser(self, subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", /) -> Any:
+        """Add the subcommand's parser, whose `run` default is the module's own `run`."""
+        ...
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Do it; the result is the exit status."""
+        ...
+
+
+COMMANDS: tuple[Command, ...] = (inspect,)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the subcommand named by `argv` and gives the exit status: 0, 1 for an error of ours, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(prog="agentkit", description="Agentic RL: rollouts, trajectories, budgets.")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(subparsers).set_defaults(run=command.run)
+    args = parser.parse_args(argv)
+    try:
+        status = int(args.run(args))
+        sys.stdout.flush()
+    except AgentkitError as error:
+        print(f"agentkit: {escape(str(error))}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `agentkit inspect ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains on its way out
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
