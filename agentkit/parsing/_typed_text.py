@@ -38,7 +38,7 @@ def read_text(text: str, types: frozenset[str], *, lenient: bool = False) -> Jso
         BadText: it stands for none.
     """
     try:
-        if not types or types == {"string"}:
+        if not types:
             return check_text(text, lenient=lenient)
         is_string = "string" in types
         bare = text if is_string else text.strip()

@@ -110,8 +110,8 @@ class _Reader:
         if extent.first is None:
             reason = f"not closed before the next {_OPEN}"
             return Block(closer.stop, CallFault(FaultStatus.UNCLOSED, reason, raw, name))
-        # Between the first closer that fits and the last there may also be a call without its opener.
-        if not extent.is_clear or text.find("<function=", extent.first.stop, closer.start) >= 0:
+        # Between the first closer that fits and the last there may be a call, with its opener or without.
+        if text.find("<function=", extent.first.stop, closer.start) >= 0:
             reason = "tags of tool calls inside a value: cannot tell where the call ends"
             return Block(closer.stop, CallFault(FaultStatus.MALFORMED, reason, raw, name))
         if not text.startswith(_OPEN, start) and not self._lenient:

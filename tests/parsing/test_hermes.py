@@ -81,6 +81,14 @@ def test_every_cut_of_a_call_is_truncated_and_never_mended(stop: int, lenient: b
     assert seen(RM[:stop], lenient=lenient, finish=finish) == expected
 
 
+def test_cut_in_a_string_that_quotes_a_closer_is_truncated() -> None:
+    for text in (
+        '<tool_call>{"name": "a", "arguments": {"x": "</tool_call> lo',
+        '<tool_call>{"name": "</tool_call>", "a',
+    ):
+        assert seen(text, finish=FinishReason.LENGTH) == ["truncated"]
+
+
 def test_fault_holds_the_block_and_the_name() -> None:
     (fault,) = parse(HermesParser(), 'so\n<tool_call>{"name": "a", "arguments": 5}</tool_call>').attempts
     assert isinstance(fault, CallFault)

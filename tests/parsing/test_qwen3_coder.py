@@ -39,6 +39,7 @@ def seen(
         (BASH + "ls\n" + LS, ["unclosed"]),
         (LS + LS + " b" + END, ["malformed"]),
         (LS + " then <function=bash>\n<parameter=command>\nrm" + END, ["malformed"]),
+        (LS + " b <function=bash><parameter=command>rm</parameter></function></tool_call>", ["malformed"]),
         # forgotten openers
         (LS + "\n<function=bash>\n<parameter=command>\nrm" + END, [{"command": "ls"}, "malformed"]),
         ("so\n<function=bash>\n<parameter=command>\nrm" + END, ["malformed"]),
@@ -109,3 +110,11 @@ def test_fault_holds_the_block_and_the_name(tools: tuple[ToolSpec, ...]) -> None
 def test_values_of_unknown_tools_stay_text(tools: tuple[ToolSpec, ...]) -> None:
     text = "<tool_call>\n<function=nope>\n<parameter=a>\n5" + END
     assert parse(Qwen3CoderParser(), text, tools).attempts == (ToolCall("call_0", "nope", {"a": "5"}),)
+
+
+def test_draft_and_call_are_not_one_block(tools: tuple[ToolSpec, ...]) -> None:
+    quoting = BASH + "a" + END + " b" + END
+    for text in (f"<think>{LS} no</think>{quoting}", f"<think>{BASH}\n no</think>{LS}"):
+        parsed = parse(Qwen3CoderParser(), text, tools)
+        assert parsed.reasoning is not None
+        assert parsed.reasoning.endswith("no")
