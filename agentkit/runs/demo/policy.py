@@ -6,6 +6,7 @@ fails where its edits do not reach, or where the visible tests pass for the wron
 """
 
 import json
+import re
 import zlib
 
 from attrs import frozen
@@ -21,8 +22,8 @@ _WATCH = "tail -f README.md"
 _CHECK = "python3 -m unittest 2>&1 | tail -n 4; git diff"
 
 _TRY_PATH = ".try_edits.py"
-_TRY_SCRIPT = '''import io, json, os, pathlib, signal, sys, unittest
-def failing():
+_TRY_SCRIPT = """import asyncio, io, json, os, pathlib, signal, sys, unittest
+def passing():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -33,31 +34,34 @@ def failing():
         try:
             suite = unittest.defaultTestLoader.discover("tests", top_level_dir=".")
             result = unittest.TextTestRunner(stream=io.StringIO()).run(suite)
-            os.write(write, b"%d" % (len(result.failures) + len(result.errors)))
+            bad = len(result.failures) + len(result.errors)
+            os.write(write, b"%d %d" % (result.testsRun - bad, result.testsRun))
         finally:
             os._exit(0)
     os.close(write)
-    count = os.read(read, 9)
+    counts = os.read(read, 20).split()
     os.close(read)
     os.waitpid(child, 0)
-    return int(count) if count else 1000
+    return [int(count) for count in counts] or [-1, 0]
 sys.path.insert(0, ".")
 sys.dont_write_bytecode = True
-best = failing()
+best, _ = passing()
 for number, (path, line, drop, new) in enumerate(json.load(sys.stdin)):
     file = pathlib.Path(path)
     before = file.read_text()
     lines = before.split("\\n")
     lines[line - 1 : line - 1 + drop] = new
     file.write_text("\\n".join(lines))
-    now = failing()
-    if now < best:
-        print(f"edit {number} kept: {best} failing before, {now} failing now")
+    now, run = passing()
+    if now > best:
+        print(f"edit {number} kept: {best} passed before, {now} of {run} now")
         break
     file.write_text(before)
 else:
-    print(f"none kept: {best} failing")
-'''
+    print(f"none kept: still {best} pass")
+"""
+
+_KEPT = re.compile(r"kept: .*, (\d+) of (\d+) now")
 
 
 @frozen
@@ -74,7 +78,7 @@ class _Habits:
         return cls(
             slips=99 if number == 0 else 1 if number in (5, 14, 23, 32) else 0,
             watches=99 if number == 1 else 1 if number in (9, 27) else 0,
-            gives_up_after=1000 if number % 3 == 2 else 48,
+            gives_up_after=1000 if number % 3 == 2 else 60,
         )
 
 
@@ -84,7 +88,7 @@ class ScriptedBugFixer:
     It writes Hermes tool calls of `execute_bash` and `submit`. A turn tries `batch` edits.
     """
 
-    def __init__(self, *, batch: int = 8) -> None:
+    def __init__(self, *, batch: int = 10) -> None:
         self._batch = batch
 
     def __call__(self, prompt_text: str, /) -> str:
@@ -93,7 +97,9 @@ class ScriptedBugFixer:
         habits = _Habits.of(transcript.asked)
         if transcript.slips < habits.slips and not transcript.steps:
             # the closing quotes and braces are missing: no call can be read from this
-            return 'Let me look around.\n<tool_call>\n{"name": "execute_bash", "arguments": {"command": "ls\n</tool_call>'
+            return (
+                'Let me look around.\n<tool_call>\n{"name": "execute_bash", "arguments": {"command": "ls\n</tool_call>'
+            )
         if not transcript.steps:
             return _bash("Let me look around.", "look", _LOOK)
         return self._next(transcript, habits)
@@ -114,8 +120,8 @@ class ScriptedBugFixer:
         if last.label == "read" and not any(step.label == "script" for step in transcript.steps):
             command = f"cat > {_TRY_PATH} <<'EOF'\n{_TRY_SCRIPT}EOF"
             return _bash("I will write a script that tries edits and keeps what helps.", "script", command)
-        if last.label == "try" and " kept: " in last.output and "none kept" not in last.output:
-            if " 0 failing now" in last.output:
+        if last.label == "try" and (kept := _KEPT.search(last.output)):
+            if kept.group(1) == kept.group(2):
                 return _bash("That was it. A last look.", "check", _CHECK)
             hung = any("timed out" in step.output for step in transcript.steps if step.label == "test")
             return _bash("Better. What is still wrong?", "test", _TEST_BRIEFLY if hung else _TEST)
@@ -155,7 +161,7 @@ def _listing(output: str) -> dict[str, str]:
     for line in output.split("\n"):
         if line.startswith("==> ") and line.endswith(" <=="):
             current = files.setdefault(line[4:-4], [])
-        else:
+        elif not line.startswith("[exit code "):
             current.append(line)
     return {path: "\n".join(lines) for path, lines in files.items()}
 

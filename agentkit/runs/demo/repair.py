@@ -38,7 +38,6 @@ _FLIPS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "False": (("True", 1.5),),
     "+=": (("-=", 2.5), ("=", 1.0)),
     "-=": (("+=", 2.5),),
-    "is": (("is not", 2.2),),
 }
 
 _ENDS_OPERAND = re.compile(r"[\w)\]\"']$")
@@ -101,6 +100,8 @@ def _token_edits(line: str) -> Iterator[tuple[str, float]]:
         else:
             for other, prior in _FLIPS.get(text, ()):
                 yield head + other + tail, prior
+        if text == "is" and not tail.lstrip().startswith("not "):
+            yield f"{head}is not{tail}", 2.2
         if text == "not":
             yield head + tail.lstrip(), 2.5
         if text in ("if", "elif", "while") and not tail.lstrip().startswith("not "):
@@ -109,6 +110,11 @@ def _token_edits(line: str) -> Iterator[tuple[str, float]]:
             yield f"{head}{int(text) + 1}{tail}", 2.2
             if int(text) > 0:
                 yield f"{head}{int(text) - 1}{tail}", 2.2
+        if text == "=" and head.count("(") == head.count(")"):
+            yield f"{head}+={tail}", 0.9
+        if (text == ")" or (text.isidentifier() and text not in _KEYWORDS)) and tail[:1] in ("]", ")", "", ","):
+            for step in (" - 1", " + 1"):
+                yield head + text + step + tail, 1.5 if tail[:1] == "]" else 1.0
         if before in ("(", ":") and (text.isidentifier() and text not in _KEYWORDS):
             yield f"{head}-{text}{tail}", 0.4
         before = text
@@ -126,7 +132,7 @@ def _shape_edits(line: str) -> Iterator[tuple[str, float]]:
     bare = line.lstrip()
     if bare.startswith(("def ", "async def ", "for ")):
         return
-    for pattern, join, prior in ((_ARGUMENTS, ", ", 2.4), (_DIFFERENCE, " - ", 2.4)):
+    for pattern, join, prior in ((_ARGUMENTS, ", ", 2.4), (_DIFFERENCE, " - ", 2.6)):
         for hit in pattern.finditer(line):
             yield line[: hit.start()] + hit.group(2) + join + hit.group(1) + line[hit.end() :], prior
     for hit in _SUBSCRIPTS.finditer(line):
@@ -219,6 +225,13 @@ def _named_edits(
                 line = lines[file][number - 1]
                 if re.search(rf"\b{wrong}\b", line):
                     yield Edit(file, number, 1, (re.sub(rf"\b{wrong}\b", right, line),)), 10.0 - rank
+    if "KeyError" in report:
+        for frame in frames({file: "" for file in lines}, report):
+            line = lines[frame.file][frame.line - 1] if 0 < frame.line <= len(lines[frame.file]) else ""
+            for found in re.finditer(r"(\w+)\[(\w+)\]", line):
+                for default in ("{}", "0", "()"):
+                    got = f"{found.group(1)}.get({found.group(2)}, {default})"
+                    yield Edit(frame.file, frame.line, 1, (line[: found.start()] + got + line[found.end() :],)), 4.0
     if _FLOAT.search(report):
         for file, number in weights:
             line = lines[file][number - 1]
@@ -229,9 +242,7 @@ def _named_edits(
 _EMPTY = re.compile(r"IndexError|ZeroDivisionError|'NoneType' object|ValueError: (?:min|max)\(\)|StopIteration")
 
 
-def _guards(
-    sources: Mapping[str, str], lines: Mapping[str, list[str]], report: str
-) -> Iterator[tuple[Edit, float]]:
+def _guards(sources: Mapping[str, str], lines: Mapping[str, list[str]], report: str) -> Iterator[tuple[Edit, float]]:
     """An early return, before a traced line, for a value that is empty."""
     if not _EMPTY.search(report):
         return
@@ -242,7 +253,7 @@ def _guards(
         space = line[: len(line) - len(line.lstrip())]
         if not space or line.lstrip().startswith(("elif", "else", "except", ")", "]")):
             continue
-        divisors = re.findall(r"/ (\w+|len\(\w+\))", line) if "ZeroDivision" in report else []
+        divisors = re.findall(r"/ (len\(\w+\)|\w+)", line) if "ZeroDivision" in report else []
         names = divisors or [n for n in dict.fromkeys(_WORD.findall(line)) if n not in _KEYWORDS and n.islower()]
         for rank, name in enumerate(names[:5]):
             for order, value in enumerate(("[]", "0", "None", "False")):

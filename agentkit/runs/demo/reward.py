@@ -16,7 +16,7 @@ from agentkit.runs.demo.env import BugRepoEnv
 GRADE_TIMEOUT_S = 60.0
 """Wall-clock limit: generous, since the processor time of the tests is limited by the script itself."""
 
-_GRADE_SCRIPT = '''import json, os, resource, sys, unittest
+_GRADE_SCRIPT = """import json, os, resource, sys, unittest
 import importlib.util
 resource.setrlimit(resource.RLIMIT_CPU, (5, 6))
 nonce = sys.stdin.readline().strip()
@@ -32,7 +32,7 @@ with open(os.devnull, "w") as nowhere:
     result = unittest.TextTestRunner(stream=nowhere).run(suite)
 bad = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
 print(nonce, json.dumps({"run": result.testsRun, "failed": bad, "skipped": len(result.skipped)}), flush=True)
-'''
+"""
 
 
 async def tests_pass(trajectory: Trajectory, env: BugRepoEnv) -> Score:
@@ -60,9 +60,13 @@ async def tests_pass(trajectory: Trajectory, env: BugRepoEnv) -> Score:
         timeout_s=GRADE_TIMEOUT_S,
     )
     if result.exit_code in (126, 127) and not result.timed_out:
-        raise SandboxError(f"python3 cannot be run in the sandbox: exit code {result.exit_code}, {result.text[-200:]!r}")
+        raise SandboxError(
+            f"python3 cannot be run in the sandbox: exit code {result.exit_code}, {result.text[-200:]!r}"
+        )
     run, failed = _verdict(result, nonce, expected)
-    return Score(float(run == expected and failed == 0), metrics={"tests_run": float(run), "tests_failed": float(failed)})
+    return Score(
+        float(run == expected and failed == 0), metrics={"tests_run": float(run), "tests_failed": float(failed)}
+    )
 
 
 def _verdict(result: ExecResult, nonce: str, expected: int) -> tuple[int, int]:

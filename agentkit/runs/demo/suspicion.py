@@ -43,7 +43,9 @@ def functions(sources: Mapping[str, str]) -> tuple[Function, ...]:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        owners = {id(child): node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body}
+        owners = {
+            id(child): node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body
+        }
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 last = node.end_lineno or node.lineno
