@@ -344,24 +344,29 @@ class Spawner:
         if body["op"] == "end":
             self.end(child)
         else:
-            self.kill(child, body["signal"], body["since"], body["itself"])
+            found = self.kill(child, body["signal"], body["since"], body["itself"])
+            self.tell(child.channel, {"signalled": found})
 
-    def kill(self, child: Child, number: int, since: int | None, itself: bool) -> None:
-        """Signal what `child` has started since then, orphans of the sandbox included, and the child if asked."""
-        for _ in range(10 if number == signal.SIGKILL else 1):
+    def kill(self, child: Child, number: int, since: int | None, itself: bool) -> int:
+        """Signal what `child` has started since then, orphans of the sandbox included, and the child if asked.
+
+        Returns how many there were at first.
+        """
+        first = -1
+        for _ in range(10 if number == signal.SIGKILL else 1):  # again, for what was forked meanwhile
             roots = [pid for pid in children(child.pid) if since is None or stat(pid)[1] >= since]
             if since is not None:
                 top = os.getpid() if self.nested else self.inner_or_none(child.holder)
                 orphans = children(top) if top else []
                 roots += [pid for pid in orphans if pid not in self.children and stat(pid)[1] >= since]
             found = tree(roots)
-            if itself:
+            if itself and stat(child.pid)[0] not in "ZX":
                 found.append(child.pid)
+            first = len(found) if first < 0 else first
             if not found:
-                return
+                break
             send_signal(found, number)
-            if itself and len(found) == 1:
-                return
+        return first
 
     def inner_or_none(self, holder: int | None) -> int | None:
         try:

@@ -18,6 +18,7 @@ from agentkit.sandbox.pump import Pump, pipe_for
 from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks
 
 START_S = 30.0
+_NEVER = 1 << 62  # later than any process starts: the signal is for the shell alone
 
 
 @define(eq=False)
@@ -128,12 +129,12 @@ class ShellSession:
         running = _Running(OutputRing(cap), StatusReader(word, state))
         try:
             pump.send(frame(text, word, state))
-            timed_out = False
+            timed_out, ended_by = False, 0
             with anyio.move_on_after(timeout_s):
                 await self._follow(pump, running)
             if running.status is None and not pump.process.ended:
                 timed_out = True
-                await self._interrupt(pump, running, since)
+                ended_by = await self._interrupt(pump, running, since)
             pump.drain(running.ring.feed)
         except BaseException:
             with anyio.move_on_after(KILL_S, shield=True):
@@ -142,6 +143,8 @@ class ShellSession:
             self._drop()
             raise
         code, died = self._settle(pump, running)
+        if timed_out and died:
+            code = 128 + ended_by
         return ExecResult(
             code,
             running.ring.text(),
@@ -156,20 +159,37 @@ class ShellSession:
         while running.status is None and not pump.process.ended:
             await pump.step(running.ring.feed, running.on_status)
 
-    async def _interrupt(self, pump: Pump, running: _Running, since: int) -> None:
-        """End the command: politely, then not; the shell itself only where it is what keeps on running."""
-        for number, itself, patience in (
-            (signal.SIGINT, False, POLITE_S),
-            (signal.SIGTERM, False, POLITE_S),
-            (signal.SIGKILL, False, 0.05),
-            (signal.SIGKILL, True, KILL_S),
-        ):
-            pump.process.kill(number, since=since, itself=itself)
-            with anyio.move_on_after(patience):
-                await self._follow(pump, running)
-            if running.status is not None or pump.process.ended:
+    async def _interrupt(self, pump: Pump, running: _Running, since: int) -> int:
+        """End the command, politely, then not. Returns the signal that did it.
+
+        The shell is stopped first and killed last: let go on, it would run the rest of the command, `a; b` say, after
+        its first part was ended. What the shell alone knew, functions and plain variables, is lost with it.
+        """
+        pump.process.kill(signal.SIGSTOP, since=_NEVER)
+        ended_by = signal.SIGKILL
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if await self._ended(pump, running, since, number):
+                ended_by = number
                 break
-        pump.process.kill(signal.SIGKILL, since=since, itself=False)  # what ignored the signals and was not waited for
+        pump.process.kill(signal.SIGKILL, since=since)
+        with anyio.move_on_after(KILL_S):
+            while not pump.process.ended:
+                await pump.step(running.ring.feed, running.on_status)
+        return ended_by
+
+    async def _ended(self, pump: Pump, running: _Running, since: int, number: int) -> bool:
+        pump.process.kill(number, since=since, itself=False)
+        with anyio.move_on_after(POLITE_S):
+            while not pump.process.ended:
+                pump.process.signalled = None
+                pump.process.kill(0, since=since, itself=False)  # how many are left?
+                while pump.process.signalled is None and not pump.process.ended:
+                    await pump.step(running.ring.feed, running.on_status)
+                if pump.process.signalled == 0:
+                    return True
+                with anyio.move_on_after(0.005):
+                    await self._follow(pump, running)
+        return False
 
     def _settle(self, pump: Pump, running: _Running) -> tuple[int, bool]:
         if running.status is not None:

@@ -76,6 +76,8 @@ class Process:
     exit_code: int | None = None
     lost: bool = False
     """The spawner is gone, and the process with it."""
+    signalled: int | None = None
+    """How many processes the last `kill` reached, once the spawner has said so."""
 
     @property
     def ended(self) -> bool:
@@ -93,7 +95,9 @@ class Process:
             if not data:
                 self.lost = True
             else:
-                self.exit_code = json.loads(data).get("exit", self.exit_code)
+                said = json.loads(data)
+                self.exit_code = said.get("exit", self.exit_code)
+                self.signalled = said.get("signalled", self.signalled)
         return self.ended
 
     def kill(self, number: int = signal.SIGKILL, *, since: int | None = None, itself: bool = True) -> None:
