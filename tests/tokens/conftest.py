@@ -105,7 +105,8 @@ def spy() -> TokenizerSpy:
 
 def _installed(package: str, *path: str) -> Path:
     spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.origin is not None, f"{package} is not installed: see the dev extra"
+    assert spec is not None, f"{package} is not installed: see the dev extra"
+    assert spec.origin is not None
     return Path(spec.origin).parent.joinpath(*path)
 
 

@@ -23,7 +23,7 @@ from agentkit.protocols import Message, SpanKind, ToolCall, ToolSpec, system, us
 from agentkit.tokens import ByteTokenizer, Ledger, TemplateRenderer, byte_chatml
 
 TOKENIZER = ByteTokenizer()
-CHATML_RENDERER = byte_chatml()
+chatml_renderer = cache(byte_chatml)
 CONTROLS = sorted(TOKENIZER.control)
 contents = (
     st.sampled_from(
@@ -171,7 +171,7 @@ def test_chains_equal_the_full_rendering(machine: type[ConversationMachine]) -> 
 @example("ok\n", "\nok")
 def test_results_of_a_turn_belong_in_one_batch(one: str, other: str) -> None:
     """What makes appending them one by one wrong: the template ties them together."""
-    renderer = CHATML_RENDERER
+    renderer = chatml_renderer()
     action = Message("assistant", "", (ToolCall("a", "f"), ToolCall("b", "f")))
     results = [Message("tool", one, tool_call_id="a"), Message("tool", other, tool_call_id="b")]
     together = renderer.bridge(action, results, (), last_id=None)[1]

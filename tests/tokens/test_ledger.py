@@ -220,7 +220,10 @@ def test_view_never_blocks_growth() -> None:
     view = ledger.view(chain)
     for i in range(1000):
         ledger.append(chain, [i], SpanKind.OBSERVATION, turn=0)
-    assert view == [1, 2] and view[-1] == 2 and list(view[::-1]) == [2, 1]
+    assert view == [1, 2]
+    assert view[-1] == 2
+    assert list(view) == list(view[:]) == [1, 2]
+    assert list(view[::-1]) == [2, 1]
     with pytest.raises(IndexError):
         view[2]
 

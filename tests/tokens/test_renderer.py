@@ -1,7 +1,9 @@
 """Prompts and bridges: what they hold, what they cost, and when they refuse."""
 
+import itertools
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from agentkit.tokens import (
 )
 
 TOKENIZER = ByteTokenizer()
-CHATML_RENDERER = byte_chatml()
+chatml_renderer = cache(byte_chatml)
 END = TOKENIZER.control["<|im_end|>"]
 TOOLS = (ToolSpec("f", "Does it.", {"type": "object", "properties": {"x": {"type": "string"}}}),)
 CALL = assistant("", ToolCall("c0", "f", {"x": "1"}))
@@ -146,11 +148,18 @@ def fewer_calls(messages: Sequence[Message], tools: Sequence[ToolSpec], *, gener
     return templates.chatml(messages, tools, generation_prompt=generation_prompt)
 
 
+def latest_thought(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
+    """Shows the thinking of the last message alone."""
+    shown = [Message(m.role, m.content, m.tool_calls) for m in messages[:-1]]
+    return templates.chatml([*shown, *messages[-1:]], tools, generation_prompt=generation_prompt)
+
+
 @pytest.mark.parametrize(
     ("template", "kinds", "says"),
     [
         (dated, 8, "where '2 messages"),
         (opening_thought, 4, "<think>"),
+        (latest_thought, 4, "where '<think>\\nprobe reasoning"),
         (moving_tools, 8, "# Tools"),
         (fewer_calls, 2, "refuses: ValueError: one call at a time"),
     ],
@@ -164,7 +173,7 @@ def test_certification_finds_what_changes(template: Any, kinds: int, says: str) 
 def test_bridge_of_an_unusual_kind_is_certified_when_it_comes() -> None:
     def strict(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         roles = [message.role for message in messages]
-        if any(pair == ("user", "user") for pair in zip(roles, roles[1:], strict=False)):
+        if ("user", "user") in itertools.pairwise(roles):
             raise ValueError("roles must alternate")
         return templates.chatml(messages, tools, generation_prompt=generation_prompt)
 
@@ -228,7 +237,7 @@ def test_no_field_can_write_a_control_token(chat_format: Any, hostile: str) -> N
 
 @given(st.text(max_size=30))
 def test_other_text_is_encoded_as_the_tokenizer_would(text: str) -> None:
-    _, rest = CHATML_RENDERER.bridge(CALL, [user(text)], (), last_id=END)
+    _, rest = chatml_renderer().bridge(CALL, [user(text)], (), last_id=END)
     start = rest.index(TOKENIZER.control["<|im_start|>"]) + 1
     assert rest[start : rest.index(END)] == TOKENIZER.encode(f"user\n{text}")
 
