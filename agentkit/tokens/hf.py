@@ -47,11 +47,7 @@ class HFTokenizer:
                 raise ConfigError(f"control token {token['content']!r} swallows white space, which is not supported")
         description["added_tokens"] = [token for token in added if token["content"].isspace()]
         description["post_processor"] = None
-        vocabulary, unknown = description["model"]["vocab"], description["model"].get("unk_token")
-        if isinstance(vocabulary, dict):  # some list them as ordinary pieces too, where a whole word finds them
-            for token in control:
-                if token["content"] != unknown:
-                    vocabulary.pop(token["content"], None)
+        _forget(description["model"], {token["content"] for token in control})
         self._plain = module.Tokenizer.from_str(json.dumps(description))
         self._whole = backend
         self._control = MappingProxyType({token["content"]: int(token["id"]) for token in control})
@@ -92,6 +88,20 @@ class HFTemplate:
             **self._kwargs,
         )
         return text
+
+
+def _forget(model: dict[str, Any], texts: set[str]) -> None:
+    """Take `texts` out of the ordinary vocabulary, where some tokenizers list their control tokens too."""
+    vocabulary = model["vocab"]
+    listed = texts.intersection(vocabulary) - {model.get("unk_token")} if isinstance(vocabulary, dict) else set()
+    for text in listed:
+        del vocabulary[text]
+    if listed and "merges" in model:
+        model["merges"] = [
+            pair
+            for pair in model["merges"]
+            if "".join(pair.split(" ") if isinstance(pair, str) else pair) not in listed
+        ]
 
 
 def _message(message: Message) -> dict[str, Any]:

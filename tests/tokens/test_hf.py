@@ -228,6 +228,41 @@ def test_plain_text_is_encoded_as_the_tokenizer_does(
     assert tokenizer.encode(text) == qwen("qwen3.jinja").encode(text, add_special_tokens=False)
 
 
+def test_control_token_listed_as_an_ordinary_piece_stays_out_of_reach() -> None:
+    from tokenizers import AddedToken, Tokenizer
+    from tokenizers.models import BPE
+
+    pieces = ["[", "E", "]", "[E", "[E]"]
+    backend = Tokenizer(
+        BPE({piece: i for i, piece in enumerate(pieces)}, [("[", "E"), ("[E", "]")], ignore_merges=True)
+    )
+    backend.add_special_tokens([AddedToken("[E]", normalized=False)])
+
+    class Fast:
+        backend_tokenizer = backend
+        apply_chat_template = None
+
+    tokenizer = HFTokenizer(Fast())  # type: ignore[arg-type]
+    assert backend.encode("[E]").ids == [4]
+    assert dict(tokenizer.control) == {"[E]": 4}
+    assert tokenizer.encode("[E]") == [3, 2]
+
+
+def test_control_token_that_swallows_white_space_is_refused() -> None:
+    from tokenizers import AddedToken, Tokenizer
+    from tokenizers.models import BPE
+
+    backend = Tokenizer(BPE({"a": 0}, []))
+    backend.add_special_tokens([AddedToken("<s>", rstrip=True)])
+
+    class Fast:
+        backend_tokenizer = backend
+        apply_chat_template = None
+
+    with pytest.raises(ConfigError, match="'<s>' swallows white space"):
+        HFTokenizer(Fast())  # type: ignore[arg-type]
+
+
 def test_slow_tokenizer_is_refused() -> None:
     with pytest.raises(ConfigError, match="fast tokenizer"):
         HFTokenizer(object())  # type: ignore[arg-type]
