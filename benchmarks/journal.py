@@ -1,6 +1,6 @@
 """What the journal costs: CPU and latency per turn appended, and bytes per token, beside one JSON line per turn.
 
-`python benchmarks/journal.py`; about 20 seconds. A turn is 400 sampled and 800 observed tokens with 1.6 kB of text; ids
+`python benchmarks/journal.py`; about a minute. A turn is 400 sampled and 800 observed tokens with 1.6 kB of text; ids
 and log-probabilities are random, which is the worst case for compression.
 """
 
@@ -53,18 +53,21 @@ def turn_of(number: int, words: str) -> Turn:
     return Turn(number, action, (Observation(words[800:], call_id="1"),), 0, 0, SAMPLED)
 
 
-async def measure(rollouts: int, turns: int, write: Write) -> tuple[float, float, list[float]]:
-    """(CPU, wall) in µs per turn, and the latency of each append in µs."""
+async def measure(rollouts: int, turns: int, pause_s: float, write: Write) -> tuple[float, float, list[float]]:
+    """(CPU, wall) in µs per turn, and the latency of each append in µs; a turn follows a pause of up to `pause_s`."""
     dice = random.Random(1)
     pieces = [piece(dice) for _ in range(50)]
     texts = ["".join(dice.choices("etaoin shrdlu\n", k=1600)) for _ in range(50)]
     latencies: list[float] = []
+    pauses = random.Random(2)
 
     async def roll(index: int) -> None:
         key = RolloutKey("task", index)
         for number in range(turns):
             delta = ChainDelta(0, number * TOKENS, pieces[(index + number) % len(pieces)])
             turn = turn_of(number, texts[(index + number) % len(texts)])
+            if pause_s:
+                await anyio.sleep(pauses.uniform(0.0, pause_s))
             started = time.perf_counter()
             await write(key, turn, delta)
             latencies.append(1e6 * (time.perf_counter() - started))
@@ -78,7 +81,7 @@ async def measure(rollouts: int, turns: int, write: Write) -> tuple[float, float
     return 1e6 * cpu / (rollouts * turns), 1e6 * wall / (rollouts * turns), latencies
 
 
-async def of_journal(folder: str, rollouts: int, turns: int) -> tuple[float, float, list[float], int]:
+async def of_journal(folder: str, rollouts: int, turns: int, pause_s: float) -> tuple[float, float, list[float], int]:
     """The journal: `measure`, and the bytes of its file."""
     path = Path(folder) / "journal.sqlite"
     async with Journal.open(path) as journal:
@@ -88,11 +91,11 @@ async def of_journal(folder: str, rollouts: int, turns: int) -> tuple[float, flo
         async def write(key: RolloutKey, turn: Turn, delta: ChainDelta) -> None:
             await journal.append(key, turn, [delta])
 
-        result = await measure(rollouts, turns, write)
+        result = await measure(rollouts, turns, pause_s, write)
     return *result, path.stat().st_size
 
 
-async def of_lines(folder: str, rollouts: int, turns: int) -> tuple[float, float, list[float], int]:
+async def of_lines(folder: str, rollouts: int, turns: int, pause_s: float) -> tuple[float, float, list[float], int]:
     """One JSON line per turn, flushed to the operating system, which is as durable against kill -9."""
     path = Path(folder) / "turns.jsonl"
     with path.open("w") as file:
@@ -105,7 +108,7 @@ async def of_lines(folder: str, rollouts: int, turns: int) -> tuple[float, float
             file.flush()
             await anyio.lowlevel.checkpoint()
 
-        result = await measure(rollouts, turns, write)
+        result = await measure(rollouts, turns, pause_s, write)
     return *result, path.stat().st_size
 
 
@@ -142,17 +145,18 @@ def main() -> None:
     """Print all of it."""
     heading(f"journal: turns of {SAMPLED} + {OBSERVED} tokens")
     for name, run in (("journal, thread", of_journal), ("one JSON line a turn", of_lines)):
-        for rollouts, turns in ((1, 300), (256, 6)):
+        for rollouts, turns, pause_s in ((1, 300, 0.0), (256, 6, 0.0), (256, 6, 2.0)):
             cpus, walls, medians, tails, sizes = [], [], [], [], []
             for _ in range(3):
                 with tempfile.TemporaryDirectory() as folder:
-                    cpu, wall, latencies, size = anyio.run(run, folder, rollouts, turns)
+                    cpu, wall, latencies, size = anyio.run(run, folder, rollouts, turns, pause_s)
                 cpus.append(cpu)
                 walls.append(wall)
                 medians.append(sorted(latencies)[len(latencies) // 2])
                 tails.append(sorted(latencies)[len(latencies) * 99 // 100])
                 sizes.append(size / (rollouts * turns * TOKENS))
-            print(f" {name}, {rollouts} rollouts")
+            pace = f"a turn every 0 to {pause_s:.0f} s" if pause_s else "as fast as they can"
+            print(f" {name}, {rollouts} rollouts, {pace}")
             row("CPU per turn", cpus, "us")
             row("wall per turn", walls, "us")
             row("latency of an append, median", medians, "us")
