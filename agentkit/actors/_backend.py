@@ -96,19 +96,14 @@ class _Trio:
         # trio has no public way through a shield. The abort function of a blocked task is what its own cancellation
         # would call; it is None while the task is scheduled to run, or when it waits for something that cannot be
         # aborted (a worker thread), and then there is nothing to do.
-        self._wake(task, None)
-
-    def _wake(self, task: TaskToken, error: BaseException | None) -> None:
         abort = getattr(task, "_abort_func", None)
         if abort is None:
             return
-        if abort(_no_raise) is not self._lowlevel.Abort.SUCCEEDED:
-            task._abort_func = None  # type: ignore[attr-defined]  # as trio does: one attempt per blocking call
-        elif error is None:
-            self._lowlevel.reschedule(task)
+        if abort(_raise_interrupted) is self._lowlevel.Abort.SUCCEEDED:
+            outcome = import_module("outcome")  # trio's own dependency
+            self._lowlevel.reschedule(task, outcome.Error(Interrupted()))
         else:
-            outcome = import_module("outcome")
-            self._lowlevel.reschedule(task, outcome.Error(error))
+            task._abort_func = None  # type: ignore[attr-defined]  # as trio does: one attempt per blocking call
 
     def absorb(self) -> None:
         pass
@@ -120,11 +115,11 @@ class _Trio:
         for nursery in list(task.child_nurseries):  # type: ignore[attr-defined]  # trio.lowlevel.Task
             for child in list(nursery.child_tasks):
                 self.interrupt_children(child)
-                self._wake(child, Interrupted())
+                self.interrupt(child)
 
 
-def _no_raise() -> None:  # abort functions may keep it to raise later; an interrupted wait raises nothing
-    return None
+def _raise_interrupted() -> None:  # what an abort function may call to learn why
+    raise Interrupted
 
 
 def current_backend() -> Backend:

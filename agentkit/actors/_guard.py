@@ -21,7 +21,9 @@ from agentkit.actors._backend import Backend, TaskToken, current_backend
 T = TypeVar("T")
 
 MAX_REFUSALS = 100
-"""Cancellations swallowed in a row, with nothing awaited to its end between them, before code is closed."""
+"""Cancellations swallowed, with hardly anything awaited to its end between them, before code is closed."""
+
+_CALM = 8  # awaits that ended well in a row: the code is not refusing, it was cancelled and went on in another scope
 
 _END_TURNS = 8
 
@@ -62,7 +64,7 @@ class Driven(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         send, throw = self._coroutine.send, self._coroutine.throw
-        refusals = 0
+        refusals = calm = 0
         value: Any = None
         error: BaseException | None = None
         self.task = self.backend.current()
@@ -84,17 +86,21 @@ class Driven(Generic[T]):
                 except BaseException as thrown:
                     delivered = error = thrown
                 if delivered is not None and isinstance(delivered, self._cancelled_class):
-                    refusals += 1
+                    refusals, calm = refusals + 1, 0
                     if refusals > self.refusals_allowed:
                         self.forced = True
-                elif not self.forced:
-                    refusals = 0
+                elif refusals:
+                    calm += 1
+                    if calm > _CALM:
+                        refusals = calm = 0
                 if self.forced:
                     if error is not None:
                         self.backend.absorb()
                     if self.backend.groups(self.task) > groups:
-                        # trio cannot let a task end with a nursery open: unwind the code instead of closing it
-                        value, error = None, Abandoned(self.name)
+                        # trio cannot let a task end with a nursery open: unwind the code instead of closing it, but
+                        # never out of the nursery's own wait, which is the one wake-up that brings no error
+                        if delivered is not None:
+                            value, error = None, Abandoned(self.name)
                         continue
                     self._close()
                     raise Abandoned(self.name)

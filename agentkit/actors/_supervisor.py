@@ -77,25 +77,38 @@ class Supervisor:
         policy, attempts = self._agent.outcomes, list[Attempt]()
         while True:
             number = self._first_attempt + len(attempts)
-            trajectory = await self._attempt(number, tuple(attempts))
+            record, env, trajectory = await self._attempt(number, tuple(attempts))
             outcome = policy.decide(trajectory.exit_reason, trajectory.blame, trajectory.grade, attempt=len(attempts))
-            if outcome is Outcome.RETRY:
-                if not self._cancelled and await self._back_off(policy.backoff_s * 2 ** len(attempts)):
-                    attempts.append(
-                        Attempt(number, trajectory.exit_reason, trajectory.error, trajectory.timings.total_s)
-                    )
-                    continue
+            again = outcome is Outcome.RETRY and not self._cancelled
+            if outcome is Outcome.RETRY and not again:
                 outcome = policy.exhausted
-            trajectory = evolve(trajectory, outcome=outcome)
             with anyio.CancelScope(shield=True):
-                if self._services.sink is not None:
-                    await self._services.sink.seal(trajectory)
-            if trajectory.exit_reason is ExitReason.FINISHED and trajectory.turns:
-                self._mailbox.answer(trajectory.turns[-1].action)
-            self._mailbox.abandon()
+                try:
+                    if not again:
+                        # Sealed before the env closes: a close that hangs costs time, but never the record.
+                        trajectory = evolve(trajectory, outcome=outcome)
+                        await self._seal(trajectory)
+                finally:
+                    if env is not None:
+                        await self._close(record, env)
+            if again:
+                attempts.append(Attempt(number, trajectory.exit_reason, trajectory.error, trajectory.timings.total_s))
+                if await self._back_off(policy.backoff_s * 2 ** (len(attempts) - 1)):
+                    continue
+                # Cancelled while waiting to try again: the attempt that was given up is the one that is kept.
+                trajectory = evolve(trajectory, outcome=policy.exhausted)
+                with anyio.CancelScope(shield=True):
+                    await self._seal(trajectory)
             self._broadcast.publish(Ended(trajectory))
             self._broadcast.close()
             return trajectory
+
+    async def _seal(self, trajectory: Trajectory) -> None:
+        if self._services.sink is not None:
+            await self._services.sink.seal(trajectory)
+        if trajectory.exit_reason is ExitReason.FINISHED and trajectory.turns:
+            self._mailbox.answer(trajectory.turns[-1].action)
+        self._mailbox.abandon()
 
     async def _back_off(self, seconds: float) -> bool:
         try:
@@ -104,7 +117,9 @@ class Supervisor:
             self._cancelled = True
         return not self._cancelled
 
-    async def _attempt(self, number: int, attempts: tuple[Attempt, ...]) -> Trajectory:
+    async def _attempt(
+        self, number: int, attempts: tuple[Attempt, ...]
+    ) -> tuple[Record, Env | None, Trajectory]:
         now = anyio.current_time()
         outer = math.inf if self._parent is None else self._parent.deadline
         key = RolloutKey(self._task.id, self._index, number)
@@ -127,23 +142,18 @@ class Supervisor:
             record.finish(ExitReason.INTERNAL_ERROR, at=anyio.current_time(), error=error)
         with anyio.CancelScope(shield=True):
             await self._end_children(record)
-            if self.rollout is not None and self._services.sink is not None:
-                await self.rollout.flush()
+            if self.rollout is not None:
+                try:
+                    await self.rollout.flush()
+                except Exception:  # noqa: BLE001  # the seal is about to meet the same sink, and says so
+                    logger.debug("the last turn of %s was not written", key, exc_info=True)
         record.closed = True
         draft = record.freeze(
             now=anyio.current_time(), attempts=attempts, replaces=self._replaces, metadata=self._task.metadata
         )
         grade = await self._grade(record, draft, env)
-        with anyio.CancelScope(shield=True):
-            sealed = evolve(
-                draft,
-                grade=grade,
-                timings=record.timings(draft.turns, anyio.current_time()),
-                stuck=tuple(record.stuck),
-            )
-            if env is not None:
-                await self._close(record, env)
-        return sealed
+        timings = record.timings(draft.turns, anyio.current_time())
+        return record, env, evolve(draft, grade=grade, timings=timings, stuck=tuple(record.stuck))
 
     def _make(self, record: Record) -> tuple[Env | None, tuple[Tool, ...]]:
         try:
@@ -252,14 +262,14 @@ class Supervisor:
                 await loop.end(grace_s=0.0)
                 return
             for driven, deadline in list(record.calls.items()):
-                if now >= deadline + budget.grace_s:
+                if now >= deadline + budget.grace_s and not driven.forced:
                     driven.force()
 
     def _next_look(self, record: Record) -> float:
         budget = record.budget
-        looks = [record.deadline, *record.calls.values()]
-        if not record.calls:
-            looks.append(anyio.current_time() + min(budget.generation_s, budget.tool_s))
+        looks = [record.deadline, *(deadline for driven, deadline in record.calls.items() if not driven.forced)]
+        if len(looks) == 1:  # nothing under way: what begins now is overdue no sooner than this
+            looks.append(anyio.current_time() + max(1.0, min(budget.generation_s, budget.tool_s)))
         if record.end is not None:
             looks.append(record.end.at)
         return min(looks) + budget.grace_s
@@ -276,12 +286,13 @@ class Supervisor:
         if status is not None:
             return Grade(status, blame=draft.blame, error=f"not graded: the rollout ended as {draft.exit_reason}")
         started, budget = anyio.current_time(), record.budget
+        grace_s = max(0.0, budget.grace_s - max(0.0, started - record.deadline))  # what stopping the loop has left
         try:
             reward = self._agent.make_reward()
             assert reward is not None
             judging: Detached[float | Score] = Detached(lambda: reward(draft, env), name="reward")
             try:
-                await judging.settle(deadline=started + budget.reward_s, grace_s=budget.grace_s)
+                await judging.settle(deadline=started + budget.reward_s, grace_s=grace_s)
             finally:
                 record.reward_s = anyio.current_time() - started
                 if not judging.done.is_set() or isinstance(judging.error, Abandoned):

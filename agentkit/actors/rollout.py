@@ -29,6 +29,7 @@ from agentkit.protocols import (
     MessageRequest,
     Observation,
     ObservationStatus,
+    Renderer,
     RolloutKey,
     SpanKind,
     Steps,
@@ -338,35 +339,35 @@ class Rollout:
             self._pending.clear()
             self._chain = -2  # no chain, but a conversation under way
             return record.budget.max_tokens
-        ledger = record.ledger
         if self._chain == -1:
-            self._open_chain()
-        elif not self._pending:
+            return self._open_chain(renderer)
+        if not self._pending:
             raise _nothing_new()
-        else:
-            said = record.history[-len(self._pending) - 1]
-            length = ledger.length(self._chain)
-            last_id = ledger.view(self._chain)[-1] if record.turns[-1].stop > record.turns[-1].start else None
-            try:
-                close, bridge = renderer.bridge(said, self._pending, self._specs, last_id=last_id)
-            except NotAppendable:
-                if agent.on_rewrite == "error":
-                    raise
-                self._open_chain()
-            else:
-                turn = len(record.turns) - 1
-                if close:
-                    ledger.append(self._chain, close, SpanKind.CLOSE, turn=turn)
-                ledger.append(self._chain, bridge, SpanKind.OBSERVATION, turn=turn)
-                assert ledger.length(self._chain) >= length
+        ledger, chain, last = record.ledger, self._chain, record.turns[-1]
+        said = record.history[-len(self._pending) - 1]
+        last_id = ledger.view(chain)[-1] if last.stop > last.start else None
+        try:
+            close, bridge = renderer.bridge(said, self._pending, self._specs, last_id=last_id)
+        except NotAppendable:
+            if agent.on_rewrite == "error":
+                raise
+            return self._open_chain(renderer)
+        room = record.budget.max_tokens - ledger.length(chain) - len(close) - len(bridge)
+        if room > 0:  # else the observations stay out: a chain keeps within its window
+            if close:
+                ledger.append(chain, close, SpanKind.CLOSE, turn=last.index)
+            ledger.append(chain, bridge, SpanKind.OBSERVATION, turn=last.index)
         self._pending.clear()
-        return record.budget.max_tokens - ledger.length(self._chain)
+        return room
 
-    def _open_chain(self) -> None:
-        renderer = self._agent.renderer
-        assert renderer is not None
-        self._chain = self._record.ledger.open(renderer.prompt(self._record.history, self._specs))
-        self._sent = 0
+    def _open_chain(self, renderer: Renderer) -> int:
+        prompt = renderer.prompt(self._record.history, self._specs)
+        room = self._record.budget.max_tokens - len(prompt)
+        if room > 0:
+            self._chain = self._record.ledger.open(prompt)
+            self._sent = 0
+        self._pending.clear()
+        return room
 
     async def _permit(self) -> float:
         permits = self._services.generations
