@@ -13,7 +13,7 @@ from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols.messages import Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.bytelevel import ByteTokenizer
-from agentkit.tokens.certify import STANDARD_KINDS, Certifier, describe, kind_of
+from agentkit.tokens.certify import STANDARD_KINDS, Certifier, Roles, describe, kind_of
 from agentkit.tokens.family import CHATML, Family
 from agentkit.tokens.safe import SafeEncoder
 from agentkit.tokens.templates import chatml
@@ -42,7 +42,7 @@ class TemplateRenderer:
         self._safe = SafeEncoder(tokenizer)
         self._tools: tuple[Sequence[ToolSpec], _Tools] | None = None
         self._opening = next(filter(self._is_accepted, _OPENINGS), _OPENINGS[0])
-        roles = tuple(message.role for message in self._opening)
+        roles: Roles = tuple(message.role for message in self._opening)
         self._certifier = Certifier(self._render_plain, self._cut, self._tail_plain, roles)
         self._check_escapes()
         self.rewrites = tuple(
