@@ -127,7 +127,7 @@ class ScriptedBugFixer:
             return _bash("Better. What is still wrong?", "test", _TEST_BRIEFLY if hung else _TEST)
         if last.label in ("read", "script", "try"):
             return self._try(transcript, habits)
-        if last.label == "check" and "\nOK" not in last.output and "OK" != last.output[:2]:
+        if last.label == "check" and "\nOK" not in last.output and last.output[:2] != "OK":
             return _submit("This is as far as I get.")
         return _submit("All tests pass.")
 

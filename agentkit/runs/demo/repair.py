@@ -42,8 +42,42 @@ _FLIPS: Mapping[str, tuple[tuple[str, float], ...]] = {
 
 _ENDS_OPERAND = re.compile(r"[\w)\]\"']$")
 _KEYWORDS = frozenset(
-    "and as assert async await break class continue def del elif else except finally for from if import in is lambda "
-    "None not or pass raise return try while with yield True False self".split()
+    [
+        "and",
+        "as",
+        "assert",
+        "async",
+        "await",
+        "break",
+        "class",
+        "continue",
+        "def",
+        "del",
+        "elif",
+        "else",
+        "except",
+        "finally",
+        "for",
+        "from",
+        "if",
+        "import",
+        "in",
+        "is",
+        "lambda",
+        "None",
+        "not",
+        "or",
+        "pass",
+        "raise",
+        "return",
+        "try",
+        "while",
+        "with",
+        "yield",
+        "True",
+        "False",
+        "self",
+    ]
 )
 
 
@@ -58,7 +92,7 @@ class Edit:
 
 
 def propose(sources: Mapping[str, str], report: str) -> tuple[Edit, ...]:
-    """Edits that might mend what `report` shows, the likeliest first, none twice; total on any text."""
+    """Edits that might mend what `report` shows, likeliest first, none twice; total on any text."""
     known = functions(sources)
     weights = weigh_lines(sources, report, known)
     best: dict[Edit, float] = {}
@@ -106,7 +140,7 @@ def _token_edits(line: str) -> Iterator[tuple[str, float]]:
             yield head + tail.lstrip(), 2.5
         if text in ("if", "elif", "while") and not tail.lstrip().startswith("not "):
             yield f"{head}{text} not{tail}", 2.2 if head.strip() == "" else 1.2
-        if text.isdigit():
+        if text.isascii() and text.isdecimal() and len(text) < 10:
             yield f"{head}{int(text) + 1}{tail}", 2.2
             if int(text) > 0:
                 yield f"{head}{int(text) - 1}{tail}", 2.2
@@ -153,7 +187,7 @@ def _shape_edits(line: str) -> Iterator[tuple[str, float]]:
 
 
 def _function_edits(function: Function, lines: list[str], report: str) -> Iterator[tuple[Edit, float]]:
-    """What needs to see a whole function: defaults that are shared, returns and awaits that are missing, other names."""
+    """What needs to see a whole function: shared defaults, returns and awaits that are missing, other names."""
     node, file = function.node, function.file
     head = lines[function.first - 1]
     indent = " " * (len(head) - len(head.lstrip()) + 4)
@@ -226,7 +260,7 @@ def _named_edits(
                 if re.search(rf"\b{wrong}\b", line):
                     yield Edit(file, number, 1, (re.sub(rf"\b{wrong}\b", right, line),)), 10.0 - rank
     if "KeyError" in report:
-        for frame in frames({file: "" for file in lines}, report):
+        for frame in frames(dict.fromkeys(lines, ""), report):
             line = lines[frame.file][frame.line - 1] if 0 < frame.line <= len(lines[frame.file]) else ""
             for found in re.finditer(r"(\w+)\[(\w+)\]", line):
                 for default in ("{}", "0", "()"):

@@ -8,6 +8,7 @@ forge the verdict could do so. That is outside what this demo defends against.
 
 import json
 import secrets
+
 from agentkit.errors import SandboxError
 from agentkit.protocols.sandbox import ExecResult
 from agentkit.protocols.trajectory import Score, Trajectory
@@ -18,7 +19,7 @@ GRADE_TIMEOUT_S = 60.0
 
 _GRADE_SCRIPT = """import json, os, resource, sys, unittest
 import importlib.util
-resource.setrlimit(resource.RLIMIT_CPU, (5, 6))
+resource.setrlimit(resource.RLIMIT_CPU, (3, 4))
 nonce = sys.stdin.readline().strip()
 sys.dont_write_bytecode = True
 sys.path.append(os.getcwd())

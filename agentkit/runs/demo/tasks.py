@@ -77,9 +77,9 @@ def _task(number: int, program: Program, plants: Sequence[Plant]) -> Task:
         messages=(
             system(_SYSTEM),
             user(
-                f"Repository {program.name} (ticket {number:02d}). {program.about} {words} in {program.test_path}: run them "
-                f"with `python3 -m unittest`. Mend the package {program.name}/ so that they pass. Your work is judged by "
-                "these tests and by others that you cannot see; changes to the tests do not count."
+                f"Repository {program.name} (ticket {number:02d}). {program.about} {words} in {program.test_path}: "
+                f"run them with `python3 -m unittest`. Mend the package {program.name}/ so that they pass. "
+                "Your work is judged by these tests and others that you cannot see; changes to the tests do not count."
             ),
         ),
         data={

@@ -12,7 +12,7 @@ _RESPONSE = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 
 @frozen
 class Step:
-    """One earlier turn: the command, without its first line, and the output; the first line holds `label` and `note`."""
+    """One earlier turn: the first line of its command as `label` and `note`, and what the command printed."""
 
     label: str
     note: str
