@@ -9,7 +9,7 @@ the two apart.
 import json
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
 import cattrs
 from attrs import frozen
@@ -151,9 +151,9 @@ def _dumps(tree: Any) -> Text:
 
 def _number(value: object) -> int | float:
     """A number of another library (numpy, torch) in a field typed as a number."""
-    if hasattr(value, "__index__"):
+    if isinstance(value, SupportsIndex):
         return int(value.__index__())
-    if hasattr(value, "__float__"):
+    if isinstance(value, SupportsFloat):
         return float(value.__float__())
     raise TypeError(f"cannot write a {type(value).__name__}: {value!r:.200}")
 

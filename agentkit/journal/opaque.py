@@ -111,4 +111,6 @@ def unpack(value: Any) -> Any:
                 return {unpack(key): unpack(item) for key, item in body}
             case "$opaque":
                 return Opaque(body[0], body[1], unpack(body[2]))
+            case _:
+                pass
     return {key: unpack(item) for key, item in value.items()}
