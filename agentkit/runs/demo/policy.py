@@ -66,7 +66,7 @@ _KEPT = re.compile(r"kept: .*, (\d+) of (\d+) now")
 
 @frozen
 class _Habits:
-    """What this policy does wrong on some tasks, as sampled policies do; chosen by a checksum of what was asked."""
+    """What this policy does wrong on some tasks, as sampled policies do; chosen by the ticket number it was given."""
 
     slips: int
     watches: int
@@ -74,11 +74,12 @@ class _Habits:
 
     @classmethod
     def of(cls, asked: str) -> "_Habits":
-        number = zlib.crc32(asked.encode("utf-8", "replace")) % 36
+        ticket = re.search(r"\(ticket (\d{1,6})\)", asked, re.ASCII)
+        number = (int(ticket.group(1)) if ticket else zlib.crc32(asked.encode("utf-8", "replace"))) % 36
         return cls(
-            slips=99 if number == 0 else 1 if number in (5, 14, 23, 32) else 0,
-            watches=99 if number == 1 else 1 if number in (9, 27) else 0,
-            gives_up_after=1000 if number % 3 == 2 else 60,
+            slips=99 if number == 11 else 1 if number in (5, 14, 22, 32) else 0,
+            watches=99 if number == 29 else 1 if number in (9, 27) else 0,
+            gives_up_after=1000 if number % 3 == 2 else 98,
         )
 
 
@@ -88,7 +89,7 @@ class ScriptedBugFixer:
     It writes Hermes tool calls of `execute_bash` and `submit`. A turn tries `batch` edits.
     """
 
-    def __init__(self, *, batch: int = 10) -> None:
+    def __init__(self, *, batch: int = 14) -> None:
         self._batch = batch
 
     def __call__(self, prompt_text: str, /) -> str:
