@@ -20,7 +20,7 @@ from agentkit.actors._backend import Backend, TaskToken, current_backend
 
 T = TypeVar("T")
 
-MAX_REFUSALS = 100
+MAX_REFUSALS = 25
 """Cancellations swallowed, with hardly anything awaited to its end between them, before code is closed."""
 
 _CALM = 8  # awaits that ended well in a row: the code is not refusing, it was cancelled and went on in another scope
@@ -28,6 +28,11 @@ _CALM = 8  # awaits that ended well in a row: the code is not refusing, it was c
 _END_TURNS = 8
 
 _MAX_CLOSES = 3  # code that yields inside its GeneratorExit handler is closed again, this often
+
+
+_undead: list[Coroutine[Any, Any, Any]] = []
+"""Code that ignored its GeneratorExit. It never runs again, but letting go of it would run its handlers once more, at
+whatever moment the garbage collector chooses, outside any event loop."""
 
 
 class Abandoned(Exception):
@@ -116,6 +121,7 @@ class Driven(Generic[T]):
             except BaseException:  # what dying code raises is of no use to anyone
                 return
             return
+        _undead.append(self._coroutine)
 
 
 class Detached(Generic[T]):

@@ -128,6 +128,7 @@ class Record:
     """The loop went on after the end (B6)."""
     stuck: list[str] = field(factory=list)
     children: list[Trajectory] = field(factory=list)
+    children_begun: int = 0
     running_children: list[RunningChild] = field(factory=list)
     queued_s: float = 0.0
     setup_s: float = 0.0

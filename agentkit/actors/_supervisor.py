@@ -117,9 +117,7 @@ class Supervisor:
             self._cancelled = True
         return not self._cancelled
 
-    async def _attempt(
-        self, number: int, attempts: tuple[Attempt, ...]
-    ) -> tuple[Record, Env | None, Trajectory]:
+    async def _attempt(self, number: int, attempts: tuple[Attempt, ...]) -> tuple[Record, Env | None, Trajectory]:
         now = anyio.current_time()
         outer = math.inf if self._parent is None else self._parent.deadline
         key = RolloutKey(self._task.id, self._index, number)

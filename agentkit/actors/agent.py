@@ -75,6 +75,14 @@ class Agent:
         if isinstance(self.model, TokenModel):
             self._fill("renderer", Renderer)
             self._fill("parser", ToolParser)
+        for name, kind in (("budget", Budget), ("outcomes", OutcomePolicy)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ConfigError(f"agent.{name} must be of {kind.__name__}, found {value!r}")
+        for name in ("loop", "reward"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ConfigError(f"agent.{name} must be an async function or another callable, found {value!r}")
         env: object = self.env
         if env is not None and not callable(env):
             raise ConfigError(

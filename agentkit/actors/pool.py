@@ -2,7 +2,17 @@
 
 import logging
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Container, Coroutine, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -84,12 +94,15 @@ class Pool:
         group.cancel_scope.cancel()
         cancelled = error is not None and not isinstance(error, Exception)
         try:
-            # An exception of the block goes on as it is: the group would wrap it.
-            return await group.__aexit__(kind, error, trace) if cancelled else await group.__aexit__(None, None, None)
+            if cancelled:
+                return await group.__aexit__(kind, error, trace)
+            # An exception of the block goes on as it is: the group would wrap it, or take it for its own cancellation.
+            await group.__aexit__(None, None, None)
+            return None
         except BaseExceptionGroup as errors:
             faults = list(_leaves(errors))
-            if len(faults) == 1 and isinstance(faults[0], AgentkitError):  # the sink's, say: it reads better alone
-                raise faults[0] from error
+            if all(isinstance(fault, AgentkitError) for fault in faults):  # the sink's, say: the first says it all
+                raise faults[0] from errors
             raise
         finally:
             for name in self.stuck:
@@ -116,6 +129,7 @@ class Pool:
         """
         if isinstance(task, str):
             task = Task("task", task)
+        self._open_group()
         actor = self.actor(task, index)
         self.spawn(actor.run, name=f"rollout {actor.key}")
         return actor
@@ -132,9 +146,12 @@ class Pool:
         Raises:
             ConfigError: the pool is not entered, or already left.
         """
+        self._open_group().start_soon(function, *args, name=name)
+
+    def _open_group(self) -> TaskGroup:
         if self._group is None:
             raise ConfigError("the pool is not open: use it inside `async with Pool(...) as pool`")
-        self._group.start_soon(function, *args, name=name)
+        return self._group
 
     def sealed(self) -> Container[tuple[str, int]]:
         """The (task id, index) pairs that the sink held sealed when asked."""
@@ -196,13 +213,10 @@ class Run:
     async def __anext__(self) -> Trajectory:
         try:
             return await self._stream().receive()
-        except anyio.EndOfStream:
-            self._stream().close()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error from None
-            raise StopAsyncIteration from None
-        except anyio.ClosedResourceError:
             raise StopAsyncIteration from None
 
     def __await__(self) -> Generator[Any, Any, list[Trajectory]]:
@@ -232,20 +246,27 @@ class Run:
         return self._receive
 
     async def _feed(self, send: MemoryObjectSendStream[Trajectory]) -> None:
+        try:
+            with send, self._scope:
+                await self._feed_all(send)
+        finally:
+            if self._receive is not None:
+                self._receive.close()
+
+    async def _feed_all(self, send: MemoryObjectSendStream[Trajectory]) -> None:
         sealed, seen = self._pool.sealed(), set[str]()
-        with send, self._scope:
-            async with anyio.create_task_group() as rollouts, _Source(self._tasks) as source:
-                try:
-                    async for task in source:
-                        if task.id in seen:
-                            raise ConfigError(
-                                f"two tasks of one run have the id {task.id!r}: ids name groups and rollouts, "
-                                "make them unique"
-                            )
-                        seen.add(task.id)
-                        await self._feed_group(rollouts, send, task, sealed)
-                except Exception as error:  # what runs goes on; the consumer hears of it at the end
-                    self._error = error
+        async with anyio.create_task_group() as rollouts, _Source(self._tasks) as source:
+            try:
+                async for task in source:
+                    if task.id in seen:
+                        raise ConfigError(
+                            f"two tasks of one run have the id {task.id!r}: ids name groups and rollouts, "
+                            "make them unique"
+                        )
+                    seen.add(task.id)
+                    await self._feed_group(rollouts, send, task, sealed)
+            except Exception as error:  # what runs goes on; the consumer hears of it at the end
+                self._error = error
 
     async def _feed_group(
         self,
@@ -333,9 +354,15 @@ class _Source:
 
     async def _pump_tasks(self) -> None:
         assert self._asynchronous is not None
-        with self._send:
-            async for task in self._asynchronous:
-                await self._send.send(task)
+        tasks = aiter(self._asynchronous)
+        try:
+            with self._send:
+                async for task in tasks:
+                    await self._send.send(task)
+        finally:
+            if isinstance(tasks, AsyncGenerator):
+                with anyio.CancelScope(shield=True):  # bounded: the pump itself is ended by force
+                    await tasks.aclose()
 
 
 def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -266,7 +266,8 @@ class Rollout:
         Cancellation: the sub-agent is cancelled and sealed first.
         """
         await self._refuse_after_end()
-        number = len(self._record.children) if index is None else index
+        number = self._record.children_begun if index is None else index
+        self._record.children_begun += 1
         if isinstance(task, str):
             task = Task(f"{self._record.key}/{agent.name}", task)
         return await self._services.run_child(agent, task, number, parent=self._record)

@@ -277,9 +277,7 @@ class Greedy:
 async def test_code_that_catches_everything_cannot_sample_after_the_end() -> None:
     greedy = Greedy()
     started = anyio.current_time()
-    agent = Agent(
-        ScriptedModel(["x"] * 50), loop=greedy, budget=Budget(max_turns=3, trajectory_s=1000, grace_s=5)
-    )
+    agent = Agent(ScriptedModel(["x"] * 50), loop=greedy, budget=Budget(max_turns=3, trajectory_s=1000, grace_s=5))
     trajectory = await agent.run("Go.")
     assert trajectory.exit_reason is ExitReason.TURN_LIMIT
     assert greedy.samples == 3 == len(trajectory.turns)

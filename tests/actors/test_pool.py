@@ -1,0 +1,279 @@
+"""Pools: groups, limits, fairness, back-pressure, and leaving."""
+
+import anyio
+import pytest
+
+from agentkit import Agent, Budget, ConfigError, ExitReason, Outcome, OutcomePolicy, Pool, Task
+from agentkit.actors import FairPermits
+from agentkit.errors import AgentkitError
+from agentkit.models import ScriptedModel
+from agentkit.testing import MemorySink, World
+
+
+def slow(seconds: float = 1.0, **parts) -> Agent:
+    return Agent(ScriptedModel(["Hello."], first_token_s=seconds), **parts)
+
+
+def tasks(n: int):
+    return [Task(f"t{i}", "Go.") for i in range(n)]
+
+
+async def test_each_task_yields_a_group_of_rollouts_as_they_finish() -> None:
+    sink = MemorySink()
+    async with Pool(slow(), group_size=3, sink=sink) as pool:
+        seen = [t.key async for t in pool.run(tasks(4))]
+    assert {(k.task_id, k.index) for k in seen} == {(f"t{i}", j) for i in range(4) for j in range(3)}
+    assert len(seen) == len(sink.trajectories) == 12
+
+
+async def test_a_run_may_be_awaited() -> None:
+    async with Pool(slow()) as pool:
+        trajectories = await pool.run(tasks(5))
+    assert len(trajectories) == 5
+
+
+async def test_live_rollouts_starts_and_generations_have_limits_of_their_own() -> None:
+    peak = {"live": 0, "starts": 0, "generations": 0}
+    now = dict.fromkeys(peak, 0)
+
+    def enter(name: str) -> None:
+        now[name] += 1
+        peak[name] = max(peak[name], now[name])
+
+    async def start(_: Task) -> None:
+        enter("live")
+        enter("starts")
+        await anyio.sleep(1)
+        now["starts"] -= 1
+
+    async def close() -> None:
+        now["live"] -= 1
+
+    class Counting(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            enter("generations")
+            try:
+                return await super().sample_tokens(request, emit)
+            finally:
+                now["generations"] -= 1
+
+    agent = Agent(Counting(["Hello."], first_token_s=5), env=World(on_start=start, on_close=close))
+    async with Pool(agent, max_rollouts=6, max_starts=2, max_generations=3) as pool:
+        assert len(await pool.run(tasks(20))) == 20
+    assert peak == {"live": 6, "starts": 2, "generations": 3}
+
+
+async def test_the_source_is_read_only_as_rollouts_end() -> None:
+    taken = []
+
+    def endless():
+        i = 0
+        while True:
+            taken.append(i)
+            yield Task(str(i), "Go.")
+            i += 1
+
+    async with Pool(slow(), max_rollouts=4) as pool:
+        count = 0
+        async for _ in pool.run(endless()):
+            count += 1
+            assert len(taken) <= count + 4 + 2
+            if count == 30:
+                break
+    assert len(taken) <= 36
+
+
+async def test_a_slow_consumer_holds_the_source_back() -> None:
+    sink, taken = MemorySink(), []
+
+    async def source():
+        for i in range(100):
+            taken.append(i)
+            yield Task(str(i), "Go.")
+
+    async with Pool(slow(0.1), max_rollouts=4, sink=sink) as pool:
+        async for _ in pool.run(source()):
+            await anyio.sleep(60)
+            if len(sink.trajectories) > 8:
+                break
+            assert len(sink.trajectories) <= 12
+    assert len(taken) < 20
+
+
+async def test_leaving_early_cancels_and_seals_what_is_left() -> None:
+    sink, world = MemorySink(), World()
+    async with Pool(slow(env=world), max_rollouts=8, sink=sink) as pool:
+        async for _ in pool.run(tasks(50)):
+            break
+    assert not world.open
+    assert len(sink.trajectories) == len(sink.begun) <= 24
+    assert {t.exit_reason for t in sink.trajectories} == {ExitReason.FINISHED, ExitReason.CANCELLED}
+
+
+async def test_leaving_a_run_leaves_the_pool_open() -> None:
+    async with Pool(slow(5), max_rollouts=4) as pool:
+        async with pool.run(tasks(10)) as run:
+            async for _ in run:
+                break
+        assert len(await pool.run(tasks(3))) == 3
+
+
+async def test_an_exception_of_the_block_comes_out_as_it_is() -> None:
+    world = World()
+    with pytest.raises(LookupError, match="mine"):
+        async with Pool(slow(100, env=world)) as pool:
+            pool.start("Go.")
+            await anyio.sleep(1)
+            raise LookupError("mine")
+    assert not world.open
+
+
+async def test_a_failing_source_is_heard_of_after_what_runs_has_finished() -> None:
+    async def source():
+        yield Task("a", "Go.")
+        yield Task("b", "Go.")
+        raise OSError("disk")
+
+    seen = []
+    async with Pool(slow()) as pool:
+        with pytest.raises(OSError, match="disk"):
+            async for trajectory in pool.run(source()):
+                seen.append(trajectory.exit_reason)
+    assert seen == [ExitReason.FINISHED] * 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it ignores its end
+async def test_a_source_that_swallows_cancellation_cannot_hold_the_pool() -> None:
+    async def source():
+        yield Task("a", "Go.")
+        while True:
+            try:
+                await anyio.sleep(1000)
+            except BaseException:
+                pass
+
+    started = anyio.current_time()
+    async with Pool(slow()) as pool:
+        async for _ in pool.run(source()):
+            break
+    assert anyio.current_time() - started < 30
+
+
+async def test_two_tasks_of_one_id_are_an_error() -> None:
+    async with Pool(slow()) as pool:
+        with pytest.raises(ConfigError, match="two tasks of one run have the id 'a'"):
+            await pool.run([Task("a", "Go."), Task("a", "Go.")])
+
+
+async def test_a_sink_that_fails_is_loud() -> None:
+    class Full(MemorySink):
+        async def seal(self, trajectory, /) -> None:
+            raise AgentkitError("disk full")
+
+    world = World()
+    with pytest.raises(AgentkitError, match="disk full"):
+        async with Pool(slow(env=world), sink=Full()) as pool:
+            await pool.run(tasks(3))
+    assert not world.open
+
+
+async def test_what_the_sink_holds_sealed_is_skipped() -> None:
+    class Resumed(MemorySink):
+        def sealed(self):
+            return {("t0", 0), ("t1", 1)}
+
+        def next_attempt(self, task_id, index, /):
+            return 4
+
+    async with Pool(slow(), group_size=2, sink=Resumed()) as pool:
+        keys = {(t.key.task_id, t.key.index, t.key.attempt) for t in await pool.run(tasks(2))}
+    assert keys == {("t0", 1, 4), ("t1", 0, 4)}
+
+
+async def test_a_replaced_rollout_gets_a_successor_in_its_group() -> None:
+    class Sometimes(ScriptedModel):
+        calls = 0
+
+        async def sample_tokens(self, request, emit):
+            self.calls += 1
+            if self.calls == 2:
+                raise ZeroDivisionError
+            return await super().sample_tokens(request, emit)
+
+    outcomes = OutcomePolicy(exits=dict.fromkeys(ExitReason, Outcome.REPLACE) | {ExitReason.FINISHED: Outcome.TRAIN})
+    async with Pool(Agent(Sometimes(["Hi."], first_token_s=1), outcomes=outcomes), group_size=4) as pool:
+        trajectories = await pool.run(tasks(1))
+    assert sorted(t.key.index for t in trajectories) == [0, 1, 2, 3, 4]
+    (replaced,) = [t for t in trajectories if t.outcome is Outcome.REPLACE]
+    (successor,) = [t for t in trajectories if t.replaces is not None]
+    assert successor.replaces == replaced.key.index
+    assert sum(t.outcome is Outcome.TRAIN for t in trajectories) == 4
+
+
+async def test_permits_go_round_the_groups_that_wait() -> None:
+    permits, order = FairPermits(1), []
+    await permits.acquire("x")
+
+    async def want(group: str) -> None:
+        await permits.acquire(group)
+        order.append(group)
+        permits.release()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(want, "greedy")
+        await anyio.sleep(0.1)
+        group.start_soon(want, "late")
+        await anyio.sleep(0.1)
+        permits.release()
+    assert order.index("late") == 1
+    assert permits.held == 0
+
+
+async def test_a_cancelled_waiter_never_keeps_a_permit() -> None:
+    permits = FairPermits(1)
+    await permits.acquire("x")
+    async with anyio.create_task_group() as group:
+        for wait in (0.5, 1.0, 1.0, 1.5):
+
+            async def want(wait: float = wait) -> None:
+                with anyio.move_on_after(wait):
+                    await permits.acquire("y")
+                    permits.release()
+
+            group.start_soon(want)
+        await anyio.sleep(1.0)
+        permits.release()
+    assert (permits.held, permits.waiting) == (0, 0)
+
+
+def test_a_pool_used_outside_its_block_says_so() -> None:
+    with pytest.raises(ConfigError, match="async with Pool"):
+        Pool(slow()).start("Go.")
+
+
+async def test_a_failing_close_is_reported_and_harms_nobody(caplog) -> None:
+    async def close() -> None:
+        raise OSError("busy")
+
+    async with Pool(slow(env=World(on_close=close))) as pool:
+        trajectories = await pool.run(tasks(3))
+        assert len(pool.stuck) == 3
+    assert {t.exit_reason for t in trajectories} == {ExitReason.FINISHED}
+    assert "WorldEnv.close of t0#0 failed: OSError: busy" in caplog.text
+
+
+async def test_one_stuck_rollout_does_not_starve_the_others() -> None:
+    class Hanging(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            if request.request_id.startswith("t0"):
+                await anyio.sleep(10_000)
+            return await super().sample_tokens(request, emit)
+
+    agent = Agent(Hanging(["Hi."], first_token_s=1), budget=Budget(generation_s=500))
+    done = []
+    async with Pool(agent, max_rollouts=3) as pool:
+        async for trajectory in pool.run(tasks(20)):
+            done.append((trajectory.task_id, anyio.current_time()))
+    assert {task_id for task_id, at in done if at < 20} == {f"t{i}" for i in range(1, 20)}
+    assert done[-1][0] == "t0"

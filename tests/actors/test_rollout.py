@@ -1,0 +1,380 @@
+"""How rollouts end and what they record, on the default loop and on others."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from agentkit import (
+    Agent,
+    Blame,
+    Budget,
+    ConfigError,
+    ExitReason,
+    Message,
+    ModelError,
+    Observation,
+    OutcomePolicy,
+    Pool,
+    SandboxDead,
+    Task,
+    ToolCall,
+    ToolError,
+    assistant,
+    chat,
+    user,
+)
+from agentkit.errors import ContextOverflow
+from agentkit.models import ScriptedMessageModel, ScriptedModel
+from agentkit.protocols import Finish, FinishReason, GradeStatus, ObservationStatus, SpanKind
+from agentkit.testing import FakeTool, MemorySink, World
+from agentkit.tools import finish
+
+ONCE = OutcomePolicy(retries=0)
+
+
+def call(name: str, arguments: str = "{}") -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+async def ok(_: object = None) -> str:
+    return "ok"
+
+
+WORK = FakeTool("work", ok)
+
+
+async def test_an_action_without_a_call_finishes() -> None:
+    trajectory = await Agent(ScriptedModel(["Hello."])).run("Hi.")
+    assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.FINISHED, None)
+    assert trajectory.turns[0].action.content == "Hello."
+    assert trajectory.prompt == (user("Hi."),)
+
+
+async def test_finishing_on_the_last_allowed_turn_is_finished() -> None:
+    agent = Agent(ScriptedModel([call("work"), "done"]), tools=[WORK], budget=Budget(max_turns=2))
+    assert (await agent.run("Go.")).exit_reason is ExitReason.FINISHED
+    agent = Agent(ScriptedModel([call("work")] * 3), tools=[WORK], budget=Budget(max_turns=2))
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.TURN_LIMIT, 2)
+
+
+async def test_a_finish_tool_ends_the_rollout_and_skips_the_calls_after_it() -> None:
+    script = [call("work") + "\n" + call("finish", '{"answer": "42"}') + "\n" + call("work")]
+    trajectory = await Agent(ScriptedModel(script), tools=[WORK, finish]).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    statuses = [observation.status for observation in trajectory.turns[0].observations]
+    assert statuses == [ObservationStatus.OK, ObservationStatus.OK, ObservationStatus.SKIPPED]
+
+
+async def test_calls_and_observations_match_one_to_one_in_order() -> None:
+    async def slow(_: object) -> str:
+        await anyio.sleep(5)
+        return "slow"
+
+    tools = [FakeTool("slow", slow, parallel=True), FakeTool("quick", ok, parallel=True), WORK]
+    calls = [call("slow"), call("quick"), call("missing"), "<tool_call>\n{oops}\n</tool_call>", call("work")]
+    started = anyio.current_time()
+    trajectory = await Agent(ScriptedModel(["\n".join(calls), "done"]), tools=tools).run("Go.")
+    turn = trajectory.turns[0]
+    assert [o.call_id for o in turn.observations] == [a.id for a in turn.action.attempts]
+    assert len({a.id for t in trajectory.turns for a in t.action.attempts}) == 5
+    assert [o.content for o in turn.observations][:2] == ["slow", "ok"]
+    assert "no tool 'missing'; the tools are: quick, slow, work" in turn.observations[2].content
+    assert turn.observations[3].status is ObservationStatus.FORMAT_ERROR
+    assert turn.observations[4].content == "ok"
+    assert anyio.current_time() - started == pytest.approx(5)
+
+
+async def test_parallel_calls_run_side_by_side_and_others_in_order() -> None:
+    log: list[str] = []
+
+    def body(name: str):
+        async def run(_: object) -> str:
+            log.append(f"+{name}")
+            await anyio.sleep(1)
+            log.append(f"-{name}")
+            return name
+
+        return run
+
+    tools = [FakeTool("p", body("p"), parallel=True), FakeTool("s", body("s"))]
+    script = ["\n".join(map(call, ["p", "p", "s", "s"])), "done"]
+    await Agent(ScriptedModel(script), tools=tools).run("Go.")
+    assert log == ["+p", "+p", "-p", "-p", "+s", "-s", "+s", "-s"]
+
+
+async def test_consecutive_format_errors_end_the_rollout_and_a_clean_turn_resets_them() -> None:
+    bad = "<tool_call>\n{not json}\n</tool_call>"
+    agent = Agent(ScriptedModel([bad, bad, call("work"), bad, bad, bad, "never"]), tools=[WORK])
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.FORMAT_ERRORS, Blame.POLICY)
+    assert len(trajectory.turns) == 6
+    assert sum(trajectory.chains[0].response_mask) == sum(t.stop - t.start for t in trajectory.turns)
+
+
+async def test_tool_timeouts_are_forgiven_so_often() -> None:
+    agent = Agent(
+        ScriptedModel([call("work")] * 9),
+        tools=[FakeTool("work", lambda _: anyio.sleep(100))],
+        budget=Budget(tool_s=1, max_tool_timeouts=2),
+    )
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.TOOL_TIMEOUTS, 3)
+
+
+async def test_a_call_cut_by_the_length_limit_never_runs() -> None:
+    tool = FakeTool("work", ok)
+
+    class Cut(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            await super().sample_tokens(request, emit)
+            return Finish(FinishReason.LENGTH)
+
+    agent = Agent(Cut([call("work")[:-14], "An answer that was cut"]), tools=[tool], budget=Budget(max_format_errors=2))
+    trajectory = await agent.run("Go.")
+    assert tool.calls == 0
+    assert trajectory.exit_reason is ExitReason.FORMAT_ERRORS
+    assert [o.status for t in trajectory.turns for o in t.observations] == [ObservationStatus.FORMAT_ERROR] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "observed"),
+    [
+        (SandboxDead("gone"), ExitReason.ENV_DEAD, "The environment is gone: gone"),
+        (ToolError("no such file"), ExitReason.FINISHED, "Error: no such file"),
+        (KeyError("k"), ExitReason.FINISHED, "Error: KeyError: 'k'"),
+    ],
+)
+async def test_a_tools_fault_is_an_observation_unless_the_world_is_gone(error, reason, observed) -> None:
+    async def fail(_: object) -> str:
+        raise error
+
+    agent = Agent(ScriptedModel([call("work"), "done"]), tools=[FakeTool("work", fail)], outcomes=ONCE)
+    trajectory = await agent.run("Go.")
+    assert trajectory.exit_reason is reason
+    assert trajectory.turns[0].observations[0].content == observed
+
+
+async def test_a_dead_env_skips_the_other_calls_and_has_no_score() -> None:
+    async def die(_: object) -> str:
+        raise SandboxDead("gone")
+
+    async def score(trajectory, env) -> float:
+        raise AssertionError("never asked")
+
+    script = [call("die") + "\n" + call("work")]
+    agent = Agent(ScriptedModel(script), tools=[FakeTool("die", die), WORK], reward=score, outcomes=ONCE)
+    trajectory = await agent.run("Go.")
+    assert [o.status for o in trajectory.turns[0].observations] == ["error", "skipped"]
+    assert (trajectory.grade.status, trajectory.score, trajectory.grade.blame) == (
+        GradeStatus.ERROR,
+        None,
+        Blame.ENVIRONMENT,
+    )
+    assert trajectory.outcome == "drop"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ContextOverflow("full"), ExitReason.TOKEN_LIMIT),
+        (ModelError("refused"), ExitReason.MODEL_ERROR),
+        (ZeroDivisionError("oops"), ExitReason.MODEL_ERROR),
+    ],
+)
+async def test_what_a_model_raises_ends_its_rollout(error, reason) -> None:
+    class Failing(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            raise error
+
+    trajectory = await Agent(Failing(["x"]), outcomes=ONCE).run("Go.")
+    assert trajectory.exit_reason is reason
+    assert type(error).__name__ in trajectory.error
+    assert trajectory.turns == ()
+
+
+async def test_a_retryable_model_error_is_retried_unless_something_was_sampled() -> None:
+    class Flaky(ScriptedModel):
+        fails = 2
+
+        async def sample_tokens(self, request, emit):
+            if self.fails:
+                self.fails -= 1
+                raise ModelError("busy", retryable=True)
+            return await super().sample_tokens(request, emit)
+
+    trajectory = await Agent(Flaky(["Hello."]), outcomes=ONCE).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert trajectory.turns[0].generation_s == pytest.approx(0.5 + 1.0)
+
+    class Torn(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            await super().sample_tokens(request, emit)
+            raise ModelError("connection lost", retryable=True)
+
+    trajectory = await Agent(Torn(["Hello."]), outcomes=ONCE).run("Go.")
+    assert trajectory.exit_reason is ExitReason.MODEL_ERROR
+    assert sum(trajectory.chains[0].response_mask) == 5, "what was streamed is kept, and never sampled twice"
+
+
+async def test_an_env_that_fails_to_start_is_retried_in_a_fresh_one() -> None:
+    starts = []
+
+    async def start(task: Task) -> None:
+        starts.append(anyio.current_time())
+        if len(starts) < 3:
+            raise OSError("no room")
+
+    world, sink = World(on_start=start), MemorySink()
+    agent = Agent(ScriptedModel(["done"]), env=world, outcomes=OutcomePolicy(backoff_s=2))
+    async with Pool(agent, sink=sink) as pool:
+        (trajectory,) = await pool.run([Task("t", "Go.")])
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert [a.exit_reason for a in trajectory.attempts] == [ExitReason.ENV_START_FAILED] * 2
+    assert "no room" in trajectory.attempts[0].error
+    assert starts == [0, 2, 6]
+    assert (world.made, world.closed) == (3, 3)
+    assert [key.attempt for key in sink.begun] == [0, 1, 2]
+    assert trajectory.key.attempt == 2
+    assert len(sink.trajectories) == 1
+
+
+async def test_an_env_that_never_starts_ends_as_such_and_is_dropped() -> None:
+    async def start(task: Task) -> None:
+        await anyio.sleep(100)
+
+    world = World(on_start=start)
+    agent = Agent(ScriptedModel(["done"]), env=world, budget=Budget(setup_s=5), outcomes=OutcomePolicy(retries=1))
+    trajectory = await agent.run("Go.")
+    assert trajectory.exit_reason is ExitReason.ENV_START_FAILED
+    assert "took longer than 5 s" in trajectory.error
+    assert trajectory.outcome == "drop"
+    assert not world.open
+
+
+async def test_an_env_may_answer_actions_itself() -> None:
+    class Counting:
+        async def start(self, task: Task) -> Sequence[Message]:
+            self.n = task.data["n"]
+            return [user(f"Count to {self.n}.")]
+
+        async def step(self, action) -> Observation:
+            return Observation("go on", done=action.text.endswith(str(self.n)))
+
+        async def close(self) -> None:
+            pass
+
+    trajectory = await Agent(ScriptedModel(["1", "2", "3", "4"]), env=Counting).run(Task("t", data={"n": 3}))
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert len(trajectory.turns) == 3
+    assert trajectory.prompt == (user("Count to 3."),)
+
+
+async def test_an_exception_in_a_loop_is_an_exit_reason_with_its_traceback() -> None:
+    async def broken(rollout) -> None:
+        await rollout.sample()
+        raise LookupError("mine")
+
+    trajectory = await Agent(ScriptedModel(["x"]), loop=broken).run("Go.")
+    assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.INTERNAL_ERROR, Blame.INFRASTRUCTURE)
+    assert "in broken" in trajectory.error
+    assert "LookupError: mine" in trajectory.error
+    assert len(trajectory.turns) == 1
+
+
+async def test_the_same_agent_runs_at_message_level_without_tokens() -> None:
+    script = [assistant("", ToolCall("abc", "work", {})), "done"]
+    trajectory = await Agent(ScriptedMessageModel(script), tools=[WORK]).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert trajectory.chains == ()
+    assert trajectory.turns[0].observations[0].call_id == "abc"
+
+
+async def test_a_message_level_deadline_keeps_the_text_so_far() -> None:
+    model = ScriptedMessageModel(["word " * 100], chunk_chars=5, chunk_s=1.0)
+    trajectory = await Agent(model, budget=Budget(generation_s=10.5)).run("Go.")
+    assert trajectory.exit_reason is ExitReason.GENERATION_TIMEOUT
+    assert trajectory.turns[0].action.text.startswith("word word")
+
+
+async def test_a_chain_tells_where_each_token_came_from() -> None:
+    trajectory = await Agent(ScriptedModel([call("work"), "done"], policy_version=7), tools=[WORK]).run("Go.")
+    (chain,) = trajectory.chains
+    kinds = [(span.kind, span.turn, span.policy_version) for span in chain.spans]
+    assert kinds == [
+        (SpanKind.PROMPT, -1, None),
+        (SpanKind.SAMPLED, 0, 7),
+        (SpanKind.OBSERVATION, 0, None),
+        (SpanKind.SAMPLED, 1, 7),
+    ]
+    assert trajectory.policy_versions() == (7, 7)
+    assert chain.spans[1].start == trajectory.turns[0].start
+
+
+async def test_a_rewritten_history_starts_a_new_chain() -> None:
+    async def compacting(rollout) -> None:
+        async for action in rollout:
+            await rollout.act(action)
+            if rollout.turns == 2 and not rollout.ended:
+                rollout.rewrite([user("So far: two turns. Go on.")])
+
+    trajectory = await Agent(ScriptedModel([call("work")] * 3 + ["done"]), tools=[WORK], loop=compacting).run("Go.")
+    assert [turn.chain for turn in trajectory.turns] == [0, 0, 1, 1]
+    assert sum(sum(c.response_mask) for c in trajectory.chains) == sum(t.stop - t.start for t in trajectory.turns)
+
+
+async def test_sampling_twice_with_nothing_new_says_so() -> None:
+    async def careless(rollout) -> None:
+        await rollout.sample()
+        await rollout.sample()
+
+    trajectory = await Agent(ScriptedModel(["a", "b"]), loop=careless).run("Go.")
+    assert trajectory.exit_reason is ExitReason.INTERNAL_ERROR
+    assert "nothing new to answer" in trajectory.error
+
+
+async def test_a_chat_takes_user_messages_from_the_mailbox() -> None:
+    agent = Agent(ScriptedModel(["Hi.", call("work"), "Worked.", "Bye."]), tools=[WORK], loop=chat)
+    async with Pool(agent) as pool:
+        actor = pool.start("Hello.")
+        assert (await actor.ask("Please work.")).content in ("Hi.", "Worked.")
+        assert (await actor.ask("Thanks.")).content in ("Worked.", "Bye.")
+        actor.hang_up()
+        trajectory = await actor.result()
+    assert trajectory.exit_reason is ExitReason.FINISHED
+
+
+async def test_the_budget_of_a_task_overrides_the_agents() -> None:
+    agent = Agent(ScriptedModel([call("work")] * 9), tools=[WORK])
+    trajectory = await agent.run(Task("t", "Go.", budget={"max_turns": 2}))
+    assert len(trajectory.turns) == 2
+    trajectory = await agent.run(Task("t", "Go.", budget={"max_turn": 2}))
+    assert trajectory.exit_reason is ExitReason.INTERNAL_ERROR
+    assert "did you mean 'max_turns'" in trajectory.error
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": object()}, "agent.model must have sample_tokens or sample_message"),
+        ({"tools": [WORK, WORK]}, "several tools of one name: 'work'"),
+        ({"tools": [print, len]}, r"agent.tools\[0\] (is no tool|made NoneType)"),
+        ({"env": World()()}, "agent.env must be a class or a function"),
+        ({"budget": 3}, "agent.budget"),
+    ],
+)
+def test_parts_that_do_not_fit_are_one_clear_error(change, message, capsys) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Agent(**({"model": ScriptedModel(["x"])} | change))
+
+
+def test_a_tool_says_what_it_needs_of_the_env() -> None:
+    from agentkit.tools import execute_bash
+
+    class Bare:
+        async def start(self, task): ...
+        async def close(self): ...
+
+    with pytest.raises(ConfigError, match=r"execute_bash.*Shell.*Bare"):
+        Agent(ScriptedModel(["x"]), env=Bare, tools=[execute_bash])
