@@ -353,14 +353,17 @@ class Spawner:
         Returns how many there were at first.
         """
         first = -1
-        for _ in range(10 if number == signal.SIGKILL else 1):  # again, for what was forked meanwhile
-            roots = [pid for pid in children(child.pid) if since is None or stat(pid)[1] >= since]
+        here = child.pid in self.children  # else its pid may be another's by now
+        for attempt in range(30 if number == signal.SIGKILL else 1):  # until all are dead, for one may fork meanwhile
+            if attempt > 1:
+                time.sleep(0.0005)  # noqa: TID251  # no event loop here
+            roots = [pid for pid in children(child.pid) if since is None or stat(pid)[1] >= since] if here else []
             if since is not None:
                 top = os.getpid() if self.nested else self.inner_or_none(child.holder)
                 orphans = children(top) if top else []
                 roots += [pid for pid in orphans if pid not in self.children and stat(pid)[1] >= since]
             found = tree(roots)
-            if itself and stat(child.pid)[0] not in "ZX":
+            if itself and here and stat(child.pid)[0] not in "ZX":
                 found.append(child.pid)
             first = len(found) if first < 0 else first
             if not found:

@@ -2,7 +2,7 @@ r"""How a command is put to a bash that reads its standard input, and how its st
 
 The command is evaluated as one quoted string in a group whose standard input is /dev/null and whose output is the
 session's output pipe. Outside that group the shell's own output is /dev/null, so what bash traces or traps of *our*
-lines is seen nowhere. Status, shell flags, directory, DEBUG trap and exported variables come back on a descriptor that
+lines is seen nowhere. Status, shell flags, directory, DEBUG trap, jobs and exported variables come back on a descriptor that
 is closed inside the group, marked with a random word of this command alone.
 
 Tracing (`set -x`) and a DEBUG trap are lifted after each command and put back as the first line of the next one, inside
@@ -30,6 +30,7 @@ class ShellState:
     exports: bytes = b""
     flags: str = ""
     debug_trap: bytes = b""
+    has_jobs: bool = False
 
 
 @frozen
@@ -76,6 +77,8 @@ def frame(command: bytes, word: str, state: ShellState) -> bytes:
         f"\\builtin printf '\\0' >&{STATUS_FD}; "
         f"\\builtin pwd >&{STATUS_FD}; "
         f"\\builtin printf '\\0' >&{STATUS_FD}; "
+        f"\\builtin jobs -p >&{STATUS_FD}; "
+        f"\\builtin printf '\\0' >&{STATUS_FD}; "
         f"\\builtin export -p >&{STATUS_FD}; "
         f"\\builtin printf '\\0{word}\\n' >&{STATUS_FD}; "
         "} </dev/null >/dev/null 2>&1\n"
@@ -110,6 +113,7 @@ class StatusReader:
             return None
         head = heads[-1]
         trap, _, rest = bytes(self._buffer[head.end() : end]).partition(b"\0")
-        directory, _, exports = rest.partition(b"\0")
+        directory, _, rest = rest.partition(b"\0")
+        jobs, _, exports = rest.partition(b"\0")
         path = directory.decode("utf-8", "surrogateescape").removesuffix("\n") or self._before.directory
-        return Status(int(head[1]), ShellState(path, exports, head[2].decode("ascii", "replace"), trap))
+        return Status(int(head[1]), ShellState(path, exports, head[2].decode("ascii", "replace"), trap, jobs != b""))

@@ -46,6 +46,7 @@ class ShellSession:
     closed: bool = False
     _state: ShellState | None = None
     _pump: Pump | None = None
+    _ended_ticks: int = -1
     _lock: anyio.Lock = field(factory=lambda: anyio.Lock(fast_acquire=True))
 
     async def start(self) -> None:
@@ -123,6 +124,9 @@ class ShellSession:
         pump = self._pump
         if pump is None:
             raise SandboxError("the session has no shell")
+        if self._state is not None and self._state.has_jobs:
+            while boot_ticks() <= self._ended_ticks:  # jobs are told from this command's processes by their start time
+                await anyio.sleep(0.002)
         began, since = time.monotonic(), boot_ticks()
         word = f"k{secrets.token_hex(8)}"  # a letter first: printf would read digits into the escape before it
         state = self._state or ShellState(self.directory)
@@ -142,6 +146,7 @@ class ShellSession:
                 await pump.process.gone()
             self._drop()
             raise
+        self._ended_ticks = boot_ticks()
         code, died = self._settle(pump, running)
         if timed_out and died:
             code = 128 + ended_by

@@ -1,0 +1,197 @@
+"""What bubblewrap keeps apart, and what a killed host process leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentkit.errors import SandboxDead
+from agentkit.protocols import SandboxSpec
+from agentkit.sandbox import BwrapBackend, reap
+
+pytestmark = pytest.mark.slow
+
+Processes = Callable[[str], list[int]]
+
+
+async def test_the_host_is_out_of_reach(bwrap: BwrapBackend, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2")
+    sandbox = await bwrap.start(SandboxSpec())
+    try:
+        for command in (
+            f"cat {tmp_path}/secret",
+            "cat /etc/shadow",
+            "cat /etc/ssh/*",
+            "ls /root/.ssh",
+            "ls /var/lib",
+            "touch /usr/planted",
+            "touch /etc/planted",
+            "touch /planted",
+            "echo x > /proc/sys/kernel/domainname",
+            "echo x > /proc/sys/kernel/core_pattern",
+            "echo 0 > /proc/sysrq-trigger",
+            "mount -o remount,rw /usr",
+            "mount -t tmpfs none /mnt",
+            "chroot / true",
+            "mknod node b 8 0",
+            "setpriv --reuid=0 true",
+        ):
+            result = await sandbox.run(command, timeout_s=5.0)
+            assert result.exit_code != 0, (command, result.text)
+            program = await sandbox.exec(["bash", "-c", command], timeout_s=5.0)
+            assert program.exit_code != 0, (command, program.text)
+        for result in (
+            await sandbox.run("grep -E 'Cap|NoNewPrivs' /proc/self/status"),
+            await sandbox.exec(["grep", "-E", "Cap|NoNewPrivs", "/proc/self/status"]),
+        ):
+            values = dict(line.split(":\t") for line in result.text.splitlines())
+            assert values.pop("NoNewPrivs") == "1"
+            assert {int(value, 16) for value in values.values()} == {0}
+        seen = (await sandbox.run("ls -d /proc/[0-9]* | wc -l")).text
+        assert int(seen) < 12
+        assert (await sandbox.run("whoami; hostname; echo ~")).text == "agent\nsandbox\n/home/agent\n"
+        assert (await sandbox.run("ls /home /tmp /work")).text == "/home:\nagent\n\n/tmp:\n\n/work:\n"
+    finally:
+        await sandbox.close()
+
+
+async def test_no_network_but_loopback(bwrap: BwrapBackend) -> None:
+    sandbox = await bwrap.start(SandboxSpec())
+    try:
+        assert (await sandbox.run("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '")).text == "lo\n"
+        reached = await sandbox.run("exec 3<>/dev/tcp/192.0.2.1/80", timeout_s=3.0)
+        assert "unreachable" in reached.text
+    finally:
+        await sandbox.close()
+
+
+async def test_network_when_asked_for(bwrap: BwrapBackend) -> None:
+    sandbox = await bwrap.start(SandboxSpec(network=True))
+    try:
+        assert (await sandbox.run("readlink /proc/self/ns/net")).text.strip() == os.readlink("/proc/self/ns/net")
+    finally:
+        await sandbox.close()
+
+
+async def test_the_running_python_runs_inside(bwrap: BwrapBackend) -> None:
+    sandbox = await bwrap.start(SandboxSpec())
+    try:
+        result = await sandbox.run("python3 -c 'import sys, json, ssl, ctypes; print(sys.version_info[:2])'")
+        assert result.text == f"{sys.version_info[:2]}\n"
+    finally:
+        await sandbox.close()
+
+
+async def test_killing_everything_inside_is_survived(bwrap: BwrapBackend) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the holder is only out of reach where root started it")
+    sandbox = await bwrap.start(SandboxSpec())
+    try:
+        await sandbox.run("echo kept > file; kill -9 -1", timeout_s=5.0)
+        assert (await sandbox.run("cat file")).text == "kept\n"
+    finally:
+        await sandbox.close()
+
+
+async def test_a_fork_bomb_is_contained(bwrap: BwrapBackend, processes: Processes) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("processes are only counted where root started the sandbox")
+    backend = BwrapBackend(max_processes=60)
+    sandbox = await backend.start(SandboxSpec())
+    try:
+        result = await sandbox.run("for i in {1..100}; do sleep 3301 & done; :", timeout_s=1.5)
+        assert len(processes("sleep 3301")) < 60, result
+    finally:
+        await sandbox.close()
+    assert processes("sleep 3301") == []
+
+
+async def test_a_killed_sandbox_is_dead_not_an_observation(bwrap: BwrapBackend) -> None:
+    sandbox = await bwrap.start(SandboxSpec())
+    try:
+        os.kill(sandbox._keeper.pid, signal.SIGKILL)
+        with pytest.raises(SandboxDead):
+            await sandbox.run("sleep 5", timeout_s=5.0)
+            await sandbox.run("true")
+        assert not await sandbox.alive()
+    finally:
+        await sandbox.close()
+
+
+async def test_a_killed_spawner_takes_its_sandboxes_and_the_next_start_gets_another(
+    bwrap: BwrapBackend, processes: Processes
+) -> None:
+    sandbox = await bwrap.start(SandboxSpec())
+    await sandbox.run("(setsid sleep 2201 &)")
+    os.kill(sandbox._place.spawner.pid, signal.SIGKILL)  # type: ignore[attr-defined]  # the place of this back end
+    with pytest.raises(SandboxDead):
+        await sandbox.run("sleep 5", timeout_s=5.0)
+    fresh = await bwrap.start(SandboxSpec())
+    try:
+        assert (await fresh.run("echo again")).text == "again\n"
+        _wait_for(lambda: not processes("sleep 2201"))
+    finally:
+        await fresh.close()
+        await sandbox.close()
+
+
+def _wait_for(condition: Callable[[], bool], timeout_s: float = 8.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+HOST = """
+import sys, anyio
+from pathlib import Path
+from agentkit.protocols import SandboxSpec
+from agentkit.sandbox import BwrapBackend, HostBackend
+
+async def main():
+    backend = HostBackend(directory=Path(sys.argv[2])) if sys.argv[1] == "host" else BwrapBackend()
+    sandbox = await backend.start(SandboxSpec())
+    await sandbox.run("sleep 1101 & (setsid env -i sleep 1102 &); trap '' TERM INT HUP; nohup sleep 1103 >/dev/null 2>&1 &")
+    print("up", flush=True)
+    await sandbox.run("exec sleep 1104")
+
+anyio.run(main, backend=sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("kind", ["bwrap", "host"])
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("spawner_too", [False, True], ids=["host-killed", "spawner-killed-too"])
+def test_a_killed_host_leaves_nothing(
+    kind: str, loop: str, spawner_too: bool, tmp_path: Path, processes: Processes
+) -> None:
+    script = tmp_path / "host.py"
+    script.write_text(textwrap.dedent(HOST))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, str(script), kind, str(scratch), loop]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"up\n"
+        _wait_for(lambda: len(processes("sleep 110")) >= 4)
+        spawners = [
+            pid
+            for pid in processes("_spawner_main.py")
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(host.pid)
+        ]
+        assert len(spawners) == 1
+        if spawner_too:
+            os.kill(spawners[0], signal.SIGSTOP)  # so that it cannot tidy up between the two kills
+        host.kill()
+        if spawner_too:
+            os.kill(spawners[0], signal.SIGKILL)
+    _wait_for(lambda: processes("sleep 110") == [])
+    _wait_for(lambda: not any(pid in processes("_spawner_main.py") for pid in spawners))
+    assert len(reap(scratch).directories) == (1 if kind == "host" else 0)
+    assert list(scratch.iterdir()) == []
