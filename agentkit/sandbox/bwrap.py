@@ -103,15 +103,15 @@ class BwrapBackend:
             SandboxError: it could not be started.
         Cancellation: nothing is left behind.
         """
-        name = f"{owner()}-{next(self._numbers)}"
-        spawner = hold_spawner()
-        try:
-            async with self._starts:
+        async with self._starts:
+            name = f"{owner()}-{next(self._numbers)}"
+            spawner = hold_spawner()
+            try:
                 return await self._start(name, spec, spawner)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await spawner.release()
-            raise
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await spawner.release()
+                raise
 
     async def _start(self, name: str, spec: SandboxSpec, spawner: Spawner) -> EmbeddedSandbox:
         if not spec.cwd.startswith("/") or spec.cwd == "/":

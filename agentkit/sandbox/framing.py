@@ -2,8 +2,9 @@ r"""How a command is put to a bash that reads its standard input, and how its st
 
 The command is evaluated as one quoted string in a group whose standard input is /dev/null and whose output is the
 session's output pipe. Outside that group the shell's own output is /dev/null, so what bash traces or traps of *our*
-lines is seen nowhere. Status, shell flags, directory, DEBUG trap, jobs and exported variables come back on a descriptor that
-is closed inside the group, marked with a random word of this command alone.
+lines is seen nowhere. Status, shell flags, DEBUG trap, jobs and directory come back on a descriptor that is closed inside the group,
+marked with a random word of this command alone. Exported variables go to a file in memory that is only read when a
+fresh shell must take over: they are most of what there is to say, and bash writes them line by line.
 
 Tracing (`set -x`) and a DEBUG trap are lifted after each command and put back as the first line of the next one, inside
 the evaluated text, so they see the caller's commands and none of ours. `exec >file` ends with the group.
@@ -20,6 +21,7 @@ from agentkit.errors import SandboxError
 
 OUTPUT_FD = 60
 STATUS_FD = 61
+EXPORTS_FD = 62
 
 
 @frozen
@@ -27,7 +29,6 @@ class ShellState:
     """What a fresh shell needs to go on where another one stood."""
 
     directory: str
-    exports: bytes = b""
     flags: str = ""
     debug_trap: bytes = b""
     has_jobs: bool = False
@@ -67,28 +68,25 @@ def frame(command: bytes, word: str, state: ShellState) -> bytes:
         before += b"\\builtin " + state.debug_trap.strip() + b"\n"
     if "x" in state.flags:
         before += b"set -x\n"
-    group = f"</dev/null >&{OUTPUT_FD} 2>&1 {OUTPUT_FD}>&- {STATUS_FD}>&-"
+    group = f"</dev/null >&{OUTPUT_FD} 2>&1 {OUTPUT_FD}>&- {STATUS_FD}>&- {EXPORTS_FD}>&-"
     report = (
         "{ "
-        f'\\builtin printf \'{word} %s %s\\n\' "$?" "$-" >&{STATUS_FD}; '
+        f'\\builtin printf \'{word} %s %s\\0\' "$?" "$-" >&{STATUS_FD}; '
         "\\builtin set +x; "
         f"\\builtin trap -p DEBUG >&{STATUS_FD}; "
         "\\builtin trap - DEBUG; "
-        f"\\builtin printf '\\0' >&{STATUS_FD}; "
-        f"\\builtin pwd >&{STATUS_FD}; "
+        f"\\builtin export -p >|/proc/self/fd/{EXPORTS_FD}; "
         f"\\builtin printf '\\0' >&{STATUS_FD}; "
         f"\\builtin jobs -p >&{STATUS_FD}; "
-        f"\\builtin printf '\\0' >&{STATUS_FD}; "
-        f"\\builtin export -p >&{STATUS_FD}; "
-        f"\\builtin printf '\\0{word}\\n' >&{STATUS_FD}; "
+        f"\\builtin printf '\\0%s\\0{word}\\n' \"$PWD\" >&{STATUS_FD}; "
         "} </dev/null >/dev/null 2>&1\n"
     )
     return b"{ \\builtin eval " + quote(before + command) + b"\n} " + group.encode() + b"\n" + report.encode()
 
 
-def prelude(state: ShellState) -> bytes:
-    """What a fresh shell evaluates first."""
-    return b"shopt -s expand_aliases\ncd -- " + quote(encode(state.directory)) + b"\n" + state.exports
+def prelude(state: ShellState, exports: bytes) -> bytes:
+    """What a fresh shell evaluates first; `exports` is what an earlier one wrote to `EXPORTS_FD`."""
+    return b"shopt -s expand_aliases\ncd -- " + quote(encode(state.directory)) + b"\n" + exports
 
 
 class StatusReader:
@@ -108,12 +106,12 @@ class StatusReader:
         if end < 0:
             return None
         # The last head before the end is ours: whatever else was written there came before the command ended.
-        heads = list(re.finditer(re.escape(self._word) + rb" (\d+) (\S*)\n", bytes(self._buffer[:end])))
+        heads = list(re.finditer(re.escape(self._word) + rb" (\d+) (\w*)\0", bytes(self._buffer[:end])))
         if not heads:
             return None
         head = heads[-1]
         trap, _, rest = bytes(self._buffer[head.end() : end]).partition(b"\0")
-        directory, _, rest = rest.partition(b"\0")
-        jobs, _, exports = rest.partition(b"\0")
-        path = directory.decode("utf-8", "surrogateescape").removesuffix("\n") or self._before.directory
-        return Status(int(head[1]), ShellState(path, exports, head[2].decode("ascii", "replace"), trap, jobs != b""))
+        jobs, _, directory = rest.partition(b"\0")
+        path = directory.decode("utf-8", "surrogateescape") or self._before.directory
+        state = ShellState(path, head[2].decode("ascii", "replace"), trap, jobs != b"")
+        return Status(int(head[1]), state)

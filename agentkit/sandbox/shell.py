@@ -12,7 +12,17 @@ from attrs import define, field
 from agentkit.errors import SandboxDead, SandboxError
 from agentkit.protocols.sandbox import ExecResult, OutputCap
 from agentkit.sandbox.execution import KILL_S, POLITE_S
-from agentkit.sandbox.framing import OUTPUT_FD, STATUS_FD, ShellState, Status, StatusReader, encode, frame, prelude
+from agentkit.sandbox.framing import (
+    EXPORTS_FD,
+    OUTPUT_FD,
+    STATUS_FD,
+    ShellState,
+    Status,
+    StatusReader,
+    encode,
+    frame,
+    prelude,
+)
 from agentkit.sandbox.output import OutputRing
 from agentkit.sandbox.pump import Pump, pipe_for
 from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks
@@ -47,6 +57,7 @@ class ShellSession:
     _state: ShellState | None = None
     _pump: Pump | None = None
     _ended_ticks: int = -1
+    _exports: int = -1
     _lock: anyio.Lock = field(factory=lambda: anyio.Lock(fast_acquire=True))
 
     async def start(self) -> None:
@@ -86,6 +97,9 @@ class ShellSession:
         with anyio.move_on_after(KILL_S, shield=True):
             async with self._lock:
                 self._drop()
+        if self._exports >= 0:
+            os.close(self._exports)
+            self._exports = -1
 
     def _drop(self) -> None:
         if self._pump is not None:
@@ -98,7 +112,9 @@ class ShellSession:
         output = pipe_for(far, OUTPUT_FD)
         status = pipe_for(far, STATUS_FD)
         state = self._state or ShellState(self.directory)
-        env = {} if state.exports else self.env  # a fresh shell takes over exactly what was exported, no more
+        exports = self._take_exports()
+        far[EXPORTS_FD] = os.dup(self._exports)
+        env = {} if exports else self.env  # a fresh shell takes over exactly what was exported, no more
         program = Program(("bash", "--noprofile", "--norc"), env, (state.directory, self.directory, "/"))
         try:
             process = await self.place.spawn(program, far)
@@ -112,13 +128,21 @@ class ShellSession:
             for fd in set(far.values()):
                 os.close(fd)
         self._pump = Pump(process, output=output, status=status, stdin=stdin)
-        restored = self._state
-        result = await self._command(prelude(state), START_S, OutputCap(4096, 0))
+        result = await self._command(prelude(state, exports), START_S, OutputCap(4096, 0))
         if result.died or result.timed_out:
             self._drop()
             raise SandboxDead(f"a fresh shell did not answer: {result.text.strip()!r}")
-        if restored is not None and self._state is not None:
-            self._state = ShellState(self._state.directory, self._state.exports)
+
+    def _take_exports(self) -> bytes:
+        """What the last shell exported; and a fresh file for the next one, which an old one cannot write to."""
+        exports = b""
+        if self._exports >= 0:
+            while piece := os.pread(self._exports, 1 << 20, len(exports)):
+                exports += piece
+            os.close(self._exports)
+        self._exports = os.memfd_create("agentkit", os.MFD_CLOEXEC)
+        os.fchmod(self._exports, 0o666)
+        return exports
 
     async def _command(self, text: bytes, timeout_s: float | None, cap: OutputCap) -> ExecResult:
         pump = self._pump
@@ -205,5 +229,5 @@ class ShellSession:
         if self.closed or code is None:
             raise SandboxDead("the sandbox is gone")
         if self._state is not None:
-            self._state = ShellState(self._state.directory, self._state.exports)
+            self._state = ShellState(self._state.directory)
         return code, True
