@@ -13,7 +13,7 @@ from agentkit.actors.loops import react as react
 from agentkit.actors.outcomes import OutcomePolicy as OutcomePolicy
 from agentkit.actors.permits import FairPermits as FairPermits
 from agentkit.actors.pool import Pool as Pool
-from agentkit.actors.pool import Run as Run
+from agentkit.actors.run import Run as Run
 from agentkit.actors.rollout import Result as Result
 from agentkit.actors.rollout import Rollout as Rollout
 from agentkit.actors.subagents import SubAgent as SubAgent

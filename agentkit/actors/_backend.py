@@ -58,8 +58,8 @@ class _Asyncio:
         return asyncio.current_task()
 
     def interrupt(self, task: TaskToken, /) -> None:
-        assert isinstance(task, asyncio.Task)
-        task.cancel("interrupted by agentkit")  # a native cancel goes through every anyio shield
+        if isinstance(task, asyncio.Task):
+            task.cancel("interrupted by agentkit")  # a native cancel goes through every anyio shield
 
     def absorb(self) -> None:
         task = asyncio.current_task()

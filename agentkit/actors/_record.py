@@ -2,13 +2,14 @@
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, overload
 
 from attrs import define, field, frozen
 
 from agentkit.actors._guard import Driven
 from agentkit.actors.outcomes import blame_for
+from agentkit.errors import InvariantError
 from agentkit.protocols import (
     Action,
     Attempt,
@@ -146,11 +147,10 @@ class Record:
         """The turns so far, the open one included."""
         return (*self.turns, self.open_turn.seal()) if self.open_turn is not None else tuple(self.turns)
 
-    def freeze(
-        self, *, now: float, attempts: tuple[Attempt, ...], replaces: int | None, metadata: Mapping[str, object]
-    ) -> Trajectory:
+    def freeze(self, *, now: float, attempts: tuple[Attempt, ...], replaces: int | None) -> Trajectory:
         """The trajectory as it stands, without a grade."""
-        assert self.end is not None, "a rollout is frozen after its end"
+        if self.end is None:
+            raise InvariantError(f"rollout {self.key} was frozen before its end")
         turns = self.all_turns()
         return Trajectory(
             key=self.key,
@@ -165,7 +165,7 @@ class Record:
             stuck=tuple(self.stuck),
             error=self.end.error,
             replaces=replaces,
-            metadata=metadata,
+            task=self.task,
         )
 
     def timings(self, turns: Sequence[Turn], now: float) -> Timings:

@@ -7,6 +7,7 @@ it always gets to the end, on time, whoever cancels it, and whatever the model, 
 import logging
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 from attrs import evolve
@@ -28,6 +29,7 @@ from agentkit.protocols import (
     GradeStatus,
     Message,
     Outcome,
+    Reward,
     RolloutKey,
     Score,
     Task,
@@ -143,12 +145,10 @@ class Supervisor:
             if self.rollout is not None:
                 try:
                     await self.rollout.flush()
-                except Exception:  # noqa: BLE001  # the seal is about to meet the same sink, and says so
+                except Exception:  # the seal is about to meet the same sink, and says so
                     logger.debug("the last turn of %s was not written", key, exc_info=True)
         record.closed = True
-        draft = record.freeze(
-            now=anyio.current_time(), attempts=attempts, replaces=self._replaces, metadata=self._task.metadata
-        )
+        draft = record.freeze(now=anyio.current_time(), attempts=attempts, replaces=self._replaces)
         grade = await self._grade(record, draft, env)
         timings = record.timings(draft.turns, anyio.current_time())
         return record, env, evolve(draft, grade=grade, timings=timings, stuck=tuple(record.stuck))
@@ -278,7 +278,8 @@ class Supervisor:
             await child.settled()
 
     async def _grade(self, record: Record, draft: Trajectory, env: Env | None) -> Grade | None:
-        if self._agent.reward is None:
+        reward = self._agent.reward
+        if reward is None:
             return None
         status = GradeStatus.SKIPPED if self._cancelled else UNGRADED.get(draft.exit_reason)
         if status is not None:
@@ -286,9 +287,8 @@ class Supervisor:
         started, budget = anyio.current_time(), record.budget
         grace_s = max(0.0, budget.grace_s - max(0.0, started - record.deadline))  # what stopping the loop has left
         try:
-            reward = self._agent.make_reward()
-            assert reward is not None
-            judging: Detached[float | Score] = Detached(lambda: reward(draft, env), name="reward")
+            judge = self._agent.make_reward(reward)
+            judging: Detached[float | Score] = Detached(lambda: _judge(judge, draft, env), name="reward")
             try:
                 await judging.settle(deadline=started + budget.reward_s, grace_s=grace_s)
             finally:
@@ -302,7 +302,8 @@ class Supervisor:
                 )
             if judging.error is not None:
                 raise judging.error
-            assert judging.result is not None
+            if judging.result is None:
+                raise TypeError("the reward returned None: a score is a number or a Score")
             return Grade(GradeStatus.OK, as_score(judging.result))
         except anyio.get_cancelled_exc_class():
             self._cancelled = True
@@ -320,3 +321,7 @@ class Supervisor:
             self._services.report(f"{name} took longer than {grace_s:g} s and was abandoned")
         elif closing.error is not None:
             self._services.report(f"{name} failed: {type(closing.error).__name__}: {closing.error}")
+
+
+async def _judge(reward: Reward[Any], draft: Trajectory, env: Env | None) -> float | Score:
+    return await reward(draft, env)

@@ -93,7 +93,7 @@ class Actor:
         self._mailbox.close()
 
     def interrupt(self) -> None:
-        """Cut short the generation or the call under way; what was sampled stays. The loop then listens to the mailbox."""
+        """Cut short the generation or the call under way; what was sampled stays. The loop then reads the mailbox."""
         if self._supervisor.rollout is not None:
             self._supervisor.rollout.interrupt()
 

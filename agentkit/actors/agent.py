@@ -135,11 +135,9 @@ class Agent:
             tools.append(made)
         return tuple(tools)
 
-    def make_reward(self) -> "Reward[Any] | None":
-        """The reward of one rollout, or None."""
-        if inspect.isclass(self.reward):
-            return cast("Reward[Any]", self.reward())
-        return cast("Reward[Any] | None", self.reward)
+    def make_reward(self, reward: "Reward[Any] | RewardFactory") -> "Reward[Any]":
+        """The reward of one rollout: a fresh one from a class."""
+        return cast("Reward[Any]", reward() if inspect.isclass(reward) else reward)
 
     async def run(self, task: Task | str, *, index: int = 0) -> Trajectory:
         """One rollout on its own, sealed whatever happens to it.

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 async def react(rollout: "Rollout") -> None:
-    """Sample, act, observe, until an end is reached (Yao et al. 2022, arXiv 2210.03629; reasoning is left to the model).
+    """Sample, act, observe, until an end is reached (Yao et al. 2022, arXiv 2210.03629; the model reasons or not).
 
     An action without a call ends the rollout as `finished`, unless the env answers it.
     """

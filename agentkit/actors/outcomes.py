@@ -70,9 +70,9 @@ class OutcomePolicy:
     """What becomes of a trajectory, by exit reason and by blame.
 
     `exits` decides first. Where the reward could not say anything and that is not the policy's fault, `ungraded`
-    decides instead of `train`, so that no fault of ours or of the grader enters a baseline as a zero. `blames` overrides
-    both. A `retry` tries again in a fresh env, `retries` times with a back-off of `backoff_s * 2 ** attempt`, and then
-    becomes `exhausted`. A `replace` starts at most `replacements` further rollouts per group.
+    decides instead of `train`, so that no fault of ours or of the grader enters a baseline as a zero. `blames` has
+    the last word. A `retry` tries again in a fresh env, `retries` times with a back-off of `backoff_s * 2 ** attempt`
+    seconds, and then becomes `exhausted`. A `replace` starts at most `replacements` further rollouts per group.
     """
 
     exits: Mapping[ExitReason, Outcome] = field(factory=_default_exits)

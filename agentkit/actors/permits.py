@@ -11,7 +11,7 @@ from agentkit.errors import ConfigError
 
 
 class FairPermits:
-    """At most `limit` permits at a time; when one comes free, the groups that wait are served in turn, each in order."""
+    """At most `limit` permits at a time; one that comes free goes to the next group that waits, in turn."""
 
     def __init__(self, limit: float = math.inf, *, name: str = "permits") -> None:
         if limit < 1:

@@ -3,37 +3,29 @@
 import logging
 import math
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
     Callable,
     Container,
     Coroutine,
-    Generator,
-    Iterable,
     Iterator,
 )
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from attrs import define
 
-from agentkit.actors._guard import Detached
 from agentkit.actors._record import Record
 from agentkit.actors._services import Services
+from agentkit.actors._source import Tasks
 from agentkit.actors.actor import Actor
 from agentkit.actors.agent import Agent
 from agentkit.actors.permits import FairPermits
-from agentkit.errors import AgentkitError, ConfigError
-from agentkit.protocols import Outcome, Sink, Task, Trajectory
+from agentkit.actors.run import Run
+from agentkit.errors import AgentkitError, ConfigError, InvariantError
+from agentkit.protocols import Sink, Task, Trajectory
 from agentkit.tools import stuck_threads
 
 logger = logging.getLogger(__name__)
-
-Tasks: TypeAlias = Iterable[Task] | AsyncIterable[Task]
 
 
 @runtime_checkable
@@ -90,7 +82,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         group, self._group = self._group, None
-        assert group is not None, "a pool is left after it was entered"
+        if group is None:
+            raise InvariantError("a pool was left that was not entered")
         group.cancel_scope.cancel()
         cancelled = error is not None and not isinstance(error, Exception)
         try:
@@ -158,7 +151,7 @@ class Pool:
         sink: object = self._services.sink
         return sink.sealed() if isinstance(sink, Resumable) else ()
 
-    def run(self, tasks: Tasks) -> "Run":
+    def run(self, tasks: Tasks) -> Run:
         """The rollouts of `tasks`: iterate for trajectories as they finish, await for a list, enter to leave early.
 
         Rollouts that the sink already holds sealed are skipped. Tasks are taken from the source only as rollouts end.
@@ -187,182 +180,6 @@ class Pool:
             parent.children.append(await actor.run())
         finally:
             parent.running_children.remove(actor)
-
-
-@define
-class _Group:
-    """The rollouts of one task: replacements get the indices after those of the group."""
-
-    next_index: int
-    replacements_left: int
-
-
-class Run:
-    """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving cancels what is left."""
-
-    def __init__(self, pool: Pool, tasks: Tasks) -> None:
-        self._pool = pool
-        self._tasks = tasks
-        self._scope = anyio.CancelScope()
-        self._receive: MemoryObjectReceiveStream[Trajectory] | None = None
-        self._error: BaseException | None = None
-
-    def __aiter__(self) -> AsyncIterator[Trajectory]:
-        return self
-
-    async def __anext__(self) -> Trajectory:
-        try:
-            return await self._stream().receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error from None
-            raise StopAsyncIteration from None
-
-    def __await__(self) -> Generator[Any, Any, list[Trajectory]]:
-        return self._collect().__await__()
-
-    async def __aenter__(self) -> Self:
-        self._stream()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.cancel()
-
-    def cancel(self) -> None:
-        """Cancel what is left; trajectories that nobody took are in the sink."""
-        self._scope.cancel()
-        self._stream().close()
-
-    async def _collect(self) -> list[Trajectory]:
-        return [trajectory async for trajectory in self]
-
-    def _stream(self) -> MemoryObjectReceiveStream[Trajectory]:
-        if self._receive is None:
-            # A finished rollout keeps its live permit until its trajectory is taken: that is the back-pressure, so
-            # the buffer need only hold what a consumer that has stopped taking would otherwise block.
-            send, self._receive = anyio.create_memory_object_stream[Trajectory](0)
-            self._pool.spawn(self._feed, send, name="feed of a run")
-        return self._receive
-
-    async def _feed(self, send: MemoryObjectSendStream[Trajectory]) -> None:
-        try:
-            with send, self._scope:
-                await self._feed_all(send)
-        finally:
-            if self._receive is not None:
-                self._receive.close()
-
-    async def _feed_all(self, send: MemoryObjectSendStream[Trajectory]) -> None:
-        sealed, seen = self._pool.sealed(), set[str]()
-        async with anyio.create_task_group() as rollouts, _Source(self._tasks) as source:
-            try:
-                async for task in source:
-                    if task.id in seen:
-                        raise ConfigError(
-                            f"two tasks of one run have the id {task.id!r}: ids name groups and rollouts, "
-                            "make them unique"
-                        )
-                    seen.add(task.id)
-                    await self._feed_group(rollouts, send, task, sealed)
-            except Exception as error:  # what runs goes on; the consumer hears of it at the end
-                self._error = error
-
-    async def _feed_group(
-        self,
-        rollouts: TaskGroup,
-        send: MemoryObjectSendStream[Trajectory],
-        task: Task,
-        sealed: Container[tuple[str, int]],
-    ) -> None:
-        group = _Group(self._pool.group_size, self._pool.agent.outcomes.replacements)
-        for index in range(self._pool.group_size):
-            if (task.id, index) not in sealed:
-                await self._pool.live.acquire(task.id)
-                rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
-
-    async def _one(
-        self,
-        rollouts: TaskGroup,
-        send: MemoryObjectSendStream[Trajectory],
-        task: Task,
-        index: int,
-        group: _Group,
-        replaces: int | None,
-    ) -> None:
-        """Run one rollout; it holds a live permit already, until its trajectory is taken."""
-        try:
-            trajectory = await self._pool.actor(task, index, replaces=replaces).run()
-            if trajectory.outcome is Outcome.REPLACE and group.replacements_left:
-                group.replacements_left -= 1
-                rollouts.start_soon(self._replace, rollouts, send, task, group, index)
-            try:
-                await send.send(trajectory)
-            except anyio.BrokenResourceError:
-                pass  # the consumer has left; the trajectory is in the sink
-        finally:
-            self._pool.live.release()
-
-    async def _replace(
-        self,
-        rollouts: TaskGroup,
-        send: MemoryObjectSendStream[Trajectory],
-        task: Task,
-        group: _Group,
-        replaces: int,
-    ) -> None:
-        index, group.next_index = group.next_index, group.next_index + 1
-        await self._pool.live.acquire(task.id)
-        await self._one(rollouts, send, task, index, group, replaces)
-
-
-class _Source:
-    """Tasks from a sync or async iterable. An async one is user code: it runs detached and can be ended."""
-
-    def __init__(self, tasks: Tasks) -> None:
-        self._asynchronous = tasks if isinstance(tasks, AsyncIterable) else None
-        self._synchronous = iter(()) if isinstance(tasks, AsyncIterable) else iter(tasks)
-        self._pump: Detached[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        if self._asynchronous is not None:
-            self._send, self._receive = anyio.create_memory_object_stream[Task](0)
-            self._pump = Detached(self._pump_tasks, name="task source")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._pump is not None:
-            await self._pump.end(grace_s=1.0)
-            self._send.close()
-            self._receive.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Task:
-        if self._pump is None:
-            for task in self._synchronous:
-                return task
-            raise StopAsyncIteration
-        try:
-            return await self._receive.receive()
-        except anyio.EndOfStream:
-            await self._pump.done.wait()
-            if self._pump.error is not None:
-                raise self._pump.error from None
-            raise StopAsyncIteration from None
-
-    async def _pump_tasks(self) -> None:
-        assert self._asynchronous is not None
-        tasks = aiter(self._asynchronous)
-        try:
-            with self._send:
-                async for task in tasks:
-                    await self._send.send(task)
-        finally:
-            if isinstance(tasks, AsyncGenerator):
-                with anyio.CancelScope(shield=True):  # bounded: the pump itself is ended by force
-                    await tasks.aclose()
 
 
 def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -2,21 +2,22 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import TypeVar
 
 import anyio
-from attrs import evolve, frozen
+from attrs import frozen
 
 from agentkit.actors._backend import current_backend
 from agentkit.actors._calls import TurnCalls, run_calls
-from agentkit.actors._generation import NO_FINISH, TextGeneration, TokenGeneration
 from agentkit.actors._guard import Abandoned, Driven
+from agentkit.actors._policy import Generation, policy_of
 from agentkit.actors._record import OpenTurn, Prefix, Record
 from agentkit.actors._services import Services
 from agentkit.actors.agent import Agent
 from agentkit.actors.events import Answered, Broadcast, Mailbox, Observed, Sampled
 from agentkit.actors.limits import count_format_errors, observation_end, turn_end
-from agentkit.errors import ConfigError, ContextOverflow, ModelError, NotAppendable, RolloutEnded
+from agentkit.errors import ConfigError, ContextOverflow, InvariantError, ModelError, RolloutEnded
 from agentkit.protocols import (
     Action,
     Budget,
@@ -25,17 +26,11 @@ from agentkit.protocols import (
     Finish,
     FinishReason,
     Message,
-    MessageModel,
-    MessageRequest,
     Observation,
     ObservationStatus,
-    Renderer,
     RolloutKey,
-    SpanKind,
     Steps,
     Task,
-    TokenModel,
-    TokenRequest,
     Tool,
     Trajectory,
     user,
@@ -43,6 +38,8 @@ from agentkit.protocols import (
 from agentkit.tokens import Mark
 
 T = TypeVar("T")
+
+_RETRY_S = 0.5  # before the first new try at a generation; doubled each time
 
 _CUT = "Your last message was cut off at its length limit. Be shorter."
 
@@ -89,8 +86,7 @@ class Rollout:
         self._interruptible: anyio.CancelScope | None = None
         self._interrupted = False
         self._pending: list[Message] = []
-        self._chain = -1
-        self._sent = 0
+        self._policy = policy_of(agent, record, self._specs, self.id)
         self._mark: Mark = record.ledger.mark()
         self._format_errors = 0
         self._tool_timeouts = 0
@@ -168,7 +164,10 @@ class Rollout:
             self.observe(message)
         if reason := turn_end(record.budget, turns=len(record.turns)):
             raise self.end(reason)
-        room = self._render()
+        if not record.turns:
+            record.prompt_length = len(record.history)
+        room = self._policy.render(self._pending)
+        self._pending = []
         if room <= 0:
             raise self.end(ExitReason.TOKEN_LIMIT)
         queued_s = await self._permit()
@@ -235,8 +234,8 @@ class Rollout:
         """Go on from `messages` instead of the conversation so far (compaction): the next turn starts a new chain."""
         self._record.history.clear()
         self._record.history.extend(messages)
-        self._pending.clear()
-        self._chain = -1
+        self._pending = []
+        self._policy.rewritten()
 
     async def answer(self, action: Action) -> bool:
         """Give `action` to whoever asked, and wait for the next user message; False once the mailbox is closed.
@@ -282,8 +281,7 @@ class Rollout:
         """Note an end; gives the exception to raise."""
         self._record.finish(reason, at=anyio.current_time(), error=error)
         self._wake()
-        assert self._record.end is not None
-        return RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
+        return RolloutEnded(f"the rollout has ended: {reason}")
 
     def interrupt(self) -> None:
         """Cut the generation or call under way short; the loop goes on with what the mailbox says."""
@@ -329,47 +327,6 @@ class Rollout:
         record.refused = True
         raise RolloutEnded(f"the rollout has ended: {record.end.reason}")
 
-    def _render(self) -> int:
-        """Append what was said since the last turn; how many tokens may still be sampled."""
-        record, agent, renderer = self._record, self._agent, self._agent.renderer
-        if not record.turns:
-            record.prompt_length = len(record.history)
-        if not agent.token_level or renderer is None:
-            if record.turns and not self._pending and self._chain != -1:
-                raise _nothing_new()
-            self._pending.clear()
-            self._chain = -2  # no chain, but a conversation under way
-            return record.budget.max_tokens
-        if self._chain == -1:
-            return self._open_chain(renderer)
-        if not self._pending:
-            raise _nothing_new()
-        ledger, chain, last = record.ledger, self._chain, record.turns[-1]
-        said = record.history[-len(self._pending) - 1]
-        last_id = ledger.view(chain)[-1] if last.stop > last.start else None
-        try:
-            close, bridge = renderer.bridge(said, self._pending, self._specs, last_id=last_id)
-        except NotAppendable:
-            if agent.on_rewrite == "error":
-                raise
-            return self._open_chain(renderer)
-        room = record.budget.max_tokens - ledger.length(chain) - len(close) - len(bridge)
-        if room > 0:  # else the observations stay out: a chain keeps within its window
-            if close:
-                ledger.append(chain, close, SpanKind.CLOSE, turn=last.index)
-            ledger.append(chain, bridge, SpanKind.OBSERVATION, turn=last.index)
-        self._pending.clear()
-        return room
-
-    def _open_chain(self, renderer: Renderer) -> int:
-        prompt = renderer.prompt(self._record.history, self._specs)
-        room = self._record.budget.max_tokens - len(prompt)
-        if room > 0:
-            self._chain = self._record.ledger.open(prompt)
-            self._sent = 0
-        self._pending.clear()
-        return room
-
     async def _permit(self) -> float:
         permits = self._services.generations
         if permits.take():
@@ -390,26 +347,20 @@ class Rollout:
             self._scope.deadline = self._record.deadline
 
     async def _generate(self, room: int, queued_s: float) -> Action:
-        record = self._record
-        turn = OpenTurn(len(record.turns), Action(""), chain=self._chain, queued_s=queued_s)
-        generation: TokenGeneration | TextGeneration
-        if self._agent.token_level:
-            generation = TokenGeneration(record, chain=self._chain, turn=turn.index, room=room)
-            turn.start = turn.stop = generation.start
-        else:
-            generation = TextGeneration(record)
-            turn.chain = -1
+        record, policy = self._record, self._policy
+        turn = OpenTurn(len(record.turns), Action(""), queued_s=queued_s)
+        generation = policy.begin(turn, room)
         started = anyio.current_time()
         finish: Finish | None = None
         fault: Exception | None = None
         with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
             self._interruptible, self._interrupted = scope, False
             try:
-                finish = await self._ask_model(generation, room, scope.deadline)
+                finish = await self._ask(generation, scope.deadline)
             except Abandoned:
-                record.stuck.append(self._model_name())
+                record.stuck.append(policy.name)
             except RolloutEnded:
-                if not (isinstance(generation, TokenGeneration) and generation.full):
+                if not generation.full:
                     fault = ModelError("the model pushed into a generation that was over")
                 finish = Finish(FinishReason.LENGTH)
             except Exception as error:  # whatever a model raises is its own fault, not the rollout's
@@ -419,9 +370,9 @@ class Rollout:
                 generation.close()
                 turn.generation_s = anyio.current_time() - started
                 if finish is not None or generation.emitted or scope.cancel_called:
-                    turn.action = self._read(generation, finish, turn)
+                    turn.action = generation.read(finish)
                     record.open_turn = turn
-                    record.history.append(self._said(turn.action, finish))
+                    record.history.append(generation.said(turn.action, finish))
         if fault is not None:
             overflow = isinstance(fault, ContextOverflow)
             raise self.end(ExitReason.TOKEN_LIMIT if overflow else ExitReason.MODEL_ERROR, fault) from fault
@@ -433,66 +384,16 @@ class Rollout:
             raise self.end(ExitReason.MODEL_ERROR, "the server aborted the generation")
         return turn.action
 
-    async def _ask_model(self, generation: TokenGeneration | TextGeneration, room: int, deadline: float) -> Finish:
-        record, agent, attempt = self._record, self._agent, 0
-        name = self._model_name()
-        while True:
+    async def _ask(self, generation: Generation, deadline: float) -> Finish:
+        """One generation, tried again while nothing was sampled and trying again may help."""
+        for attempt in count():
             try:
-                if isinstance(generation, TokenGeneration):
-                    assert isinstance(agent.model, TokenModel) and agent.renderer is not None
-                    prompt = record.ledger.view(self._chain)
-                    request = TokenRequest(
-                        self.id,
-                        prompt,
-                        len(prompt) - self._sent,
-                        room,
-                        agent.renderer.stop_ids,
-                        min(deadline, record.deadline),
-                        agent.params,
-                    )
-                    model, emit = agent.model, generation.emit
-                    finish = await self._drive(lambda: model.sample_tokens(request, emit), name=name, deadline=deadline)
-                    self._sent = record.ledger.length(self._chain)
-                    return finish
-                assert isinstance(agent.model, MessageModel)
-                asked = MessageRequest(
-                    self.id, self.messages, self._specs, room, min(deadline, record.deadline), agent.params
-                )
-                chat, emit_text = agent.model, generation.emit
-                return await self._drive(lambda: chat.sample_message(asked, emit_text), name=name, deadline=deadline)
+                return await self._drive(generation.ask(deadline), name=self._policy.name, deadline=deadline)
             except ModelError as error:
-                if not error.retryable or generation.emitted or attempt >= agent.model_retries:
+                if not error.retryable or generation.emitted or attempt >= self._agent.model_retries:
                     raise
-            await anyio.sleep(0.5 * 2**attempt)
-            attempt += 1
-
-    def _model_name(self) -> str:
-        return f"{type(self._agent.model).__name__}.{'sample_tokens' if self._agent.token_level else 'sample_message'}"
-
-    def _read(self, generation: TokenGeneration | TextGeneration, finish: Finish | None, turn: OpenTurn) -> Action:
-        """The action of a generation; only one that came to its own end is parsed for calls."""
-        reason = NO_FINISH if finish is None else finish.reason
-        if isinstance(generation, TextGeneration):
-            said = None if finish is None else finish.message
-            if said is None:
-                return Action(generation.content, generation.content, generation.reasoning, finish=reason)
-            return Action(said.content, said.content, said.reasoning, said.tool_calls, reason)
-        turn.stop = generation.stop
-        agent = self._agent
-        assert agent.renderer is not None and agent.parser is not None
-        text = agent.renderer.decode(self._record.ledger.view(self._chain).since(turn.start))
-        session = agent.parser.begin(self._specs)
-        session.feed(text)
-        parsed = session.finish(reason)
-        attempts = tuple(
-            evolve(attempt, id=f"call_{turn.index}_{number}") for number, attempt in enumerate(parsed.attempts)
-        )
-        return Action(text, parsed.content, parsed.reasoning, attempts, reason)
-
-    def _said(self, action: Action, finish: Finish | None) -> Message:
-        if finish is not None and finish.message is not None:
-            return finish.message
-        return action.message()
+            await anyio.sleep(_RETRY_S * 2**attempt)
+        raise InvariantError("the tries have no end")
 
     async def _step(self, env: Steps, action: Action) -> Observation:
         limit_s = self._record.budget.tool_s
@@ -544,9 +445,3 @@ class Rollout:
 
 async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
-
-
-def _nothing_new() -> ConfigError:
-    return ConfigError(
-        "rollout.sample was called with nothing new to answer: act on the last action or observe a message first"
-    )

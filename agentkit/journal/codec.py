@@ -28,7 +28,6 @@ T = TypeVar("T")
 _FREE_FORM: "dict[type, tuple[str, ...]]" = {
     ToolCall: ("arguments",),
     Observation: ("metadata",),
-    Trajectory: ("metadata",),
     Task: ("data", "metadata"),
 }
 

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A JSON value."""
 
 

@@ -16,7 +16,7 @@ from agentkit.protocols.tokens import Renderer, ToolParser
 
 @frozen
 class TokenChunk:
-    """Sampled tokens in the order sampled: `token_ids[t]` with `logprobs[t]`, and the policy version that sampled them."""
+    """Sampled tokens, in order: `token_ids[t]` with `logprobs[t]`, and the policy version that sampled them."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]

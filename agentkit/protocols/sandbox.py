@@ -96,7 +96,7 @@ class Transfer(Protocol):
         ...
 
     async def download(self, source: str, destination: Path, /) -> None:
-        """Copy a file or tree from the sandbox to the host; hostile archives raise SandboxError and write nothing outside."""
+        """Copy a file or tree from the sandbox to the host; hostile archives are a SandboxError, nothing written."""
         ...
 
 

@@ -16,8 +16,8 @@ class Task:
     """One task: the messages that open it, and whatever the env and the reward need to know.
 
     `id` names the task within a run; the rollouts of one task form a group. A plain string as `messages` is one user
-    message. `data` is for the env and the reward and is never shown to the policy. `budget` overrides fields of the
-    agent's budget. `metadata` is carried to the trajectory.
+    message. `data` is for the env and the reward (as `trajectory.task.data`) and is never shown to the policy.
+    `budget` overrides fields of the agent's budget. `metadata` is for whoever reads the trajectory.
     """
 
     id: str

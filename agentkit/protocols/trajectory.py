@@ -8,6 +8,7 @@ from attrs import field, frozen
 from agentkit.protocols.actions import Action, Observation
 from agentkit.protocols.chains import Chain, SpanKind
 from agentkit.protocols.messages import FinishReason, Message
+from agentkit.protocols.task import Task
 
 
 class ExitReason(StrEnum):
@@ -146,12 +147,17 @@ class RolloutKey:
         return f"{self.task_id}#{self.index}"
 
 
+def _no_task() -> Task:
+    return Task("")
+
+
 @frozen
 class Trajectory:
     """The record of one rollout: everything that was sampled and observed, and why it ended.
 
-    `chains` is empty for message-level models. `children` are the trajectories of sub-agents. `stuck` names user code
-    that outlived its grace and was abandoned. `error` is a traceback where an exception ended the rollout.
+    `task` is what was asked, its `data` and `metadata` included. `chains` is empty for message-level models. `children`
+    are the trajectories of sub-agents. `stuck` names user code that outlived its grace and was abandoned. `error` is a
+    traceback where an exception ended the rollout.
     """
 
     key: RolloutKey
@@ -168,12 +174,17 @@ class Trajectory:
     stuck: tuple[str, ...] = ()
     error: str | None = None
     replaces: int | None = None
-    metadata: Mapping[str, object] = field(factory=dict)
+    task: Task = field(factory=_no_task)
 
     @property
     def task_id(self) -> str:
         """The task, which is also the group."""
         return self.key.task_id
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        """The task's metadata."""
+        return self.task.metadata
 
     @property
     def score(self) -> float | None:

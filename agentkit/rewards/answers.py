@@ -5,16 +5,16 @@ from agentkit.protocols.trajectory import Trajectory
 
 
 def exact_match(expected_key: str = "answer") -> Reward[object]:
-    """1.0 where the answer is, but for surrounding blanks, the text in the trajectory's metadata under `expected_key`.
+    """1.0 where the answer is, but for surrounding blanks, the text in the task's data under `expected_key`.
 
     The answer is what the `finish` tool was given, else the content of the last turn. A trajectory without the key is
     a fault of whoever made the task: the reward raises, and the grade is an error.
     """
 
     async def reward(trajectory: Trajectory, env: object, /) -> float:
-        if expected_key not in trajectory.metadata:
-            raise ValueError(f"metadata of task {trajectory.task_id!r} has no {expected_key!r} to compare with")
-        return float(answer_of(trajectory).strip() == str(trajectory.metadata[expected_key]).strip())
+        if expected_key not in trajectory.task.data:
+            raise ValueError(f"the data of task {trajectory.task_id!r} has no {expected_key!r} to compare with")
+        return float(answer_of(trajectory).strip() == str(trajectory.task.data[expected_key]).strip())
 
     return reward
 

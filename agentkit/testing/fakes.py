@@ -1,6 +1,7 @@
 """Fakes that satisfy the Protocols: a world that knows what is open, a sink in memory, code that misbehaves."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 
@@ -122,10 +123,8 @@ class FakeTool:
 async def swallow_cancellation() -> None:
     """Never ends of itself, and catches whatever is thrown at it."""
     while True:
-        try:
+        with suppress(BaseException):
             await anyio.sleep(1000)
-        except BaseException:  # noqa: BLE001, S110  # that is what it is for
-            pass
 
 
 async def hide_behind_a_shield() -> None:

@@ -34,7 +34,7 @@ class Steps:
 
         def make_loop() -> asyncio.AbstractEventLoop:
             loop = AutojumpLoop()
-            loop.set_task_factory(self._make_task)
+            loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # the stubs want a generic function
             self._soon = loop.call_soon
             return loop
 
@@ -49,7 +49,7 @@ class Steps:
         class Counter:
             def before_run(self) -> None:
                 # Deferred: an instrument must not touch scopes itself.
-                steps._soon = lowlevel.current_trio_token().run_sync_soon  # noqa: SLF001  # its own outer object
+                steps._soon = lowlevel.current_trio_token().run_sync_soon  # its own outer object
 
             def after_task_step(self, task: object) -> None:
                 del task

@@ -28,6 +28,7 @@ from agentkit.protocols import (
     Score,
     Span,
     SpanKind,
+    Task,
     Timings,
     ToolCall,
     Trajectory,
@@ -156,6 +157,7 @@ def trajectories(
         turns = [Turn(index, action) for index, action in enumerate(draw(st.lists(actions(), max_size=2)))]
     optional = st.none() | texts()
     attempts = st.builds(Attempt, st.integers(0, 9), st.sampled_from(ExitReason), optional, _seconds())
+    values = st.dictionaries(texts(6), json_values(), max_size=2)
     return Trajectory(
         key=draw(keys),
         prompt=draw(st.lists(messages(), max_size=2).map(tuple)),
@@ -171,5 +173,5 @@ def trajectories(
         stuck=draw(st.lists(texts(), max_size=2).map(tuple)),
         error=draw(optional),
         replaces=draw(st.none() | st.integers(0, 99)),
-        metadata=draw(st.dictionaries(texts(6), json_values(), max_size=2)),
+        task=draw(st.builds(Task, texts(), st.lists(messages(), max_size=1), values, metadata=values)),
     )

@@ -1,5 +1,7 @@
 """The driver ends any user code, and nothing of it is left."""
 
+import contextlib
+
 import anyio
 import pytest
 
@@ -11,10 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 async def swallow_behind_shields() -> None:
     while True:
-        try:
+        with contextlib.suppress(BaseException):
             await hide_behind_a_shield()
-        except BaseException:
-            pass
 
 
 async def shielded_children() -> None:

@@ -1,5 +1,7 @@
 """Pools: groups, limits, fairness, back-pressure, and leaving."""
 
+import contextlib
+
 import anyio
 import pytest
 
@@ -120,11 +122,15 @@ async def test_leaving_a_run_leaves_the_pool_open() -> None:
 
 async def test_an_exception_of_the_block_comes_out_as_it_is() -> None:
     world = World()
-    with pytest.raises(LookupError, match="mine"):
+
+    async def block() -> None:
         async with Pool(slow(100, env=world)) as pool:
             pool.start("Go.")
             await anyio.sleep(1)
             raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        await block()
     assert not world.open
 
 
@@ -134,11 +140,11 @@ async def test_a_failing_source_is_heard_of_after_what_runs_has_finished() -> No
         yield Task("b", "Go.")
         raise OSError("disk")
 
-    seen = []
     async with Pool(slow()) as pool:
+        run = pool.run(source())
+        seen = [(await anext(run)).exit_reason for _ in range(2)]
         with pytest.raises(OSError, match="disk"):
-            async for trajectory in pool.run(source()):
-                seen.append(trajectory.exit_reason)
+            await anext(run)
     assert seen == [ExitReason.FINISHED] * 2
 
 
@@ -147,10 +153,8 @@ async def test_a_source_that_swallows_cancellation_cannot_hold_the_pool() -> Non
     async def source():
         yield Task("a", "Go.")
         while True:
-            try:
+            with contextlib.suppress(BaseException):
                 await anyio.sleep(1000)
-            except BaseException:
-                pass
 
     started = anyio.current_time()
     async with Pool(slow()) as pool:

@@ -4,6 +4,7 @@ The sweeps print how many awaits they visited.
 """
 
 import asyncio
+import contextlib
 import itertools
 
 import anyio
@@ -147,10 +148,8 @@ def _sweep(loop: str, make, how: str, stride: int) -> int:
                     asyncio.get_running_loop().call_later(0.05, task.cancel)
 
             steps.action = cancel
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await task
-            except asyncio.CancelledError:
-                pass
 
         clean = _run(steps, loop, scenario, by_scope if how == "scope" else natively)
         if not steps.fired:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkit.errors import ConfigError
-from agentkit.protocols import Action, ExitReason, Observation, Reward, RolloutKey, Score, Trajectory, Turn
+from agentkit.protocols import Action, ExitReason, Observation, Reward, RolloutKey, Score, Task, Trajectory, Turn
 from agentkit.rewards import answer_of, as_score, exact_match, weighted
 
 FINITE = st.floats(-1e6, 1e6)
 
 
-def trajectory_of(*turns: Turn, **metadata: object) -> Trajectory:
-    return Trajectory(RolloutKey("t", 0), (), (), turns, ExitReason.FINISHED, metadata=metadata)
+def trajectory_of(*turns: Turn, **data: object) -> Trajectory:
+    return Trajectory(RolloutKey("t", 0), (), (), turns, ExitReason.FINISHED, task=Task("t", data=data))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_exact_match_compares_the_final_answer():
     assert await exact_match()(trajectory_of(FINISHED, answer=42), None) == 1.0
     assert await exact_match()(trajectory_of(FINISHED, answer="43"), None) == 0.0
     assert await exact_match("gold")(trajectory_of(FINISHED, SPOKEN, gold="43"), None) == 1.0
-    with pytest.raises(ValueError, match="metadata of task 't' has no 'answer'"):
+    with pytest.raises(ValueError, match="the data of task 't' has no 'answer'"):
         await exact_match()(trajectory_of(FINISHED), None)
 
 

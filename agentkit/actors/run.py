@@ -1,0 +1,142 @@
+"""The rollouts of one source of tasks, in a pool."""
+
+from collections.abc import AsyncIterator, Container, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from attrs import define
+
+from agentkit.actors._source import Source, Tasks
+from agentkit.errors import ConfigError
+from agentkit.protocols import Outcome, Task, Trajectory
+
+if TYPE_CHECKING:
+    from agentkit.actors.pool import Pool
+
+
+@define
+class _Group:
+    """The rollouts of one task: replacements get the indices after those of the group."""
+
+    next_index: int
+    replacements_left: int
+
+
+class Run:
+    """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving cancels what is left."""
+
+    def __init__(self, pool: "Pool", tasks: Tasks) -> None:
+        self._pool = pool
+        self._tasks = tasks
+        self._scope = anyio.CancelScope()
+        self._receive: MemoryObjectReceiveStream[Trajectory] | None = None
+        self._error: BaseException | None = None
+
+    def __aiter__(self) -> AsyncIterator[Trajectory]:
+        return self
+
+    async def __anext__(self) -> Trajectory:
+        try:
+            return await self._stream().receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error from None
+            raise StopAsyncIteration from None
+
+    def __await__(self) -> Generator[Any, Any, list[Trajectory]]:
+        return self._collect().__await__()
+
+    async def __aenter__(self) -> Self:
+        self._stream()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel what is left; trajectories that nobody took are in the sink."""
+        self._scope.cancel()
+        self._stream().close()
+
+    async def _collect(self) -> list[Trajectory]:
+        return [trajectory async for trajectory in self]
+
+    def _stream(self) -> MemoryObjectReceiveStream[Trajectory]:
+        if self._receive is None:
+            # A finished rollout keeps its live permit until its trajectory is taken: that is the back-pressure, so
+            # the buffer need only hold what a consumer that has stopped taking would otherwise block.
+            send, self._receive = anyio.create_memory_object_stream[Trajectory](0)
+            self._pool.spawn(self._feed, send, name="feed of a run")
+        return self._receive
+
+    async def _feed(self, send: MemoryObjectSendStream[Trajectory]) -> None:
+        try:
+            with send, self._scope:
+                await self._feed_all(send)
+        finally:
+            if self._receive is not None:
+                self._receive.close()
+
+    async def _feed_all(self, send: MemoryObjectSendStream[Trajectory]) -> None:
+        sealed, seen = self._pool.sealed(), set[str]()
+        async with anyio.create_task_group() as rollouts, Source(self._tasks) as source:
+            try:
+                async for task in source:
+                    if task.id in seen:
+                        raise ConfigError(
+                            f"two tasks of one run have the id {task.id!r}: ids name groups and rollouts, "
+                            "make them unique"
+                        )
+                    seen.add(task.id)
+                    await self._feed_group(rollouts, send, task, sealed)
+            except Exception as error:  # what runs goes on; the consumer hears of it at the end
+                self._error = error
+
+    async def _feed_group(
+        self,
+        rollouts: TaskGroup,
+        send: MemoryObjectSendStream[Trajectory],
+        task: Task,
+        sealed: Container[tuple[str, int]],
+    ) -> None:
+        group = _Group(self._pool.group_size, self._pool.agent.outcomes.replacements)
+        for index in range(self._pool.group_size):
+            if (task.id, index) not in sealed:
+                await self._pool.live.acquire(task.id)
+                rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
+
+    async def _one(
+        self,
+        rollouts: TaskGroup,
+        send: MemoryObjectSendStream[Trajectory],
+        task: Task,
+        index: int,
+        group: _Group,
+        replaces: int | None,
+    ) -> None:
+        """Run one rollout; it holds a live permit already, until its trajectory is taken."""
+        try:
+            trajectory = await self._pool.actor(task, index, replaces=replaces).run()
+            if trajectory.outcome is Outcome.REPLACE and group.replacements_left:
+                group.replacements_left -= 1
+                rollouts.start_soon(self._replace, rollouts, send, task, group, index)
+            with suppress(anyio.BrokenResourceError):  # the consumer has left; the trajectory is in the sink
+                await send.send(trajectory)
+        finally:
+            self._pool.live.release()
+
+    async def _replace(
+        self,
+        rollouts: TaskGroup,
+        send: MemoryObjectSendStream[Trajectory],
+        task: Task,
+        group: _Group,
+        replaces: int,
+    ) -> None:
+        index, group.next_index = group.next_index, group.next_index + 1
+        await self._pool.live.acquire(task.id)
+        await self._one(rollouts, send, task, index, group, replaces)
