@@ -1,0 +1,52 @@
+"""A journal: stop a run early, go on later, and read what there is.
+
+A script stands in for the policy. `python examples/journal_resume.py FOLDER` keeps the journal in FOLDER.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+
+import agentkit as ak
+from agentkit.journal import Journal, JournalReader
+from agentkit.models import ScriptedModel
+
+agent = ak.Agent(ScriptedModel(["It is done."], token_s=0.01))
+TASKS = [ak.Task(f"task-{number}", "Do it.") for number in range(8)]
+
+
+async def run(folder: Path, *, take: int | None = None) -> list[ak.Trajectory]:
+    """The trajectories of the rollouts that the journal does not hold sealed, or the first `take` of them."""
+    taken: list[ak.Trajectory] = []
+    async with (
+        Journal.open(folder) as journal,
+        ak.Pool(agent, max_rollouts=2, sink=journal) as pool,
+        pool.run(TASKS) as rollouts,  # leaving early cancels what is left
+    ):
+        async for trajectory in rollouts:
+            taken.append(trajectory)
+            if len(taken) == take:
+                break
+    return taken
+
+
+async def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="agentkit-example-"))
+    print("first run:", len(await run(folder, take=3)), "taken")
+    with JournalReader.open(folder) as reader:
+        # Rollouts under way when the run was left are sealed as `cancelled`. A killed process seals nothing: its
+        # rollouts are in `reader.unfinished()`, and the next run gives each a new attempt.
+        print("sealed then:", len(reader.sealed()), "of", len(TASKS))
+    print("second run:", len(await run(folder)), "more")
+    with JournalReader.open(folder) as reader:
+        ends = [str(summary.exit_reason) for summary in reader.summaries()]
+        print("sealed now:", {reason: ends.count(reason) for reason in sorted(set(ends))})
+        trajectory = next(reader.trajectories())
+        print("the first:", trajectory.key, repr(trajectory.turns[0].action.content))
+    print("look around with: agentkit inspect", folder)
+
+
+if __name__ == "__main__":
+    anyio.run(main)
