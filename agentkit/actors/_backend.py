@@ -33,6 +33,10 @@ class Backend(Protocol):
         """The running task."""
         ...
 
+    def clock(self) -> Callable[[], float]:
+        """What `anyio.current_time` would call, without looking for the event loop each time."""
+        ...
+
     def interrupt(self, task: TaskToken, /) -> None:
         """Make `task` run again soon, if anything can: one that waits for a trio worker thread cannot be woken."""
         ...
@@ -56,6 +60,9 @@ class _Asyncio:
 
     def current(self) -> TaskToken:
         return asyncio.current_task()
+
+    def clock(self) -> Callable[[], float]:
+        return asyncio.get_running_loop().time
 
     def interrupt(self, task: TaskToken, /) -> None:
         if isinstance(task, asyncio.Task):
@@ -81,8 +88,13 @@ class _Asyncio:
 
 
 class _Trio:
-    def __init__(self, lowlevel: ModuleType) -> None:
-        self._lowlevel = lowlevel
+    def __init__(self, trio: ModuleType) -> None:
+        self._trio = trio
+        self._lowlevel = trio.lowlevel
+
+    def clock(self) -> Callable[[], float]:
+        clock: Callable[[], float] = self._trio.current_time
+        return clock
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
         token: TaskToken = self._lowlevel.spawn_system_task(function, name=name, context=copy_context())
@@ -126,5 +138,5 @@ def current_backend() -> Backend:
     """The backend of the running event loop."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
-        return _Trio(trio.lowlevel)
+        return _Trio(trio)
     return _Asyncio()

@@ -81,6 +81,7 @@ class Rollout:
         self._broadcast = broadcast
         self._wake = wake
         self._backend = current_backend()
+        self._now = self._backend.clock()
         self._cancelled_class = anyio.get_cancelled_exc_class()
         self._scope: anyio.CancelScope | None = None
         self._interruptible: anyio.CancelScope | None = None
@@ -121,7 +122,7 @@ class Rollout:
     @property
     def remaining_s(self) -> float:
         """Seconds until the trajectory's deadline."""
-        return max(0.0, self._record.deadline - anyio.current_time())
+        return max(0.0, self._record.deadline - self._now())
 
     @property
     def turns(self) -> int:
@@ -194,7 +195,7 @@ class Rollout:
         turn = self._record.open_turn
         if turn is None or turn.action is not action or turn.observations:
             raise ConfigError("rollout.act takes the action that was sampled last, once")
-        started = anyio.current_time()
+        started = self._now()
         calls = TurnCalls(action.attempts)
         try:
             if turn.interrupted:
@@ -210,7 +211,7 @@ class Rollout:
         finally:
             if action.attempts and not turn.interrupted:
                 turn.observations = calls.answered()
-            turn.tool_s = anyio.current_time() - started
+            turn.tool_s = self._now() - started
             for observation in turn.observations:
                 self.observe(observation.message())
         self._count(action, calls, turn)
@@ -279,7 +280,7 @@ class Rollout:
 
     def end(self, reason: ExitReason, error: BaseException | str | None = None) -> RolloutEnded:
         """Note an end; gives the exception to raise."""
-        self._record.finish(reason, at=anyio.current_time(), error=error)
+        self._record.finish(reason, at=self._now(), error=error)
         self._wake()
         return RolloutEnded(f"the rollout has ended: {reason}")
 
@@ -298,7 +299,7 @@ class Rollout:
 
         Code that refuses to end is closed and named in the trajectory's `stuck`.
         """
-        deadline = anyio.current_time() + limit_s
+        deadline = self._now() + limit_s
         with anyio.CancelScope(deadline=deadline):
             try:
                 return await self._drive(start, name=name, deadline=deadline), False
@@ -331,12 +332,12 @@ class Rollout:
         permits = self._services.generations
         if permits.take():
             return 0.0
-        record, started = self._record, anyio.current_time()
+        record, started = self._record, self._now()
         deadline = record.deadline
         if not record.budget.count_waiting:
             self._move_deadline(float("inf"))
         await permits.acquire(record.key.task_id)
-        waited = anyio.current_time() - started
+        waited = self._now() - started
         if not record.budget.count_waiting:
             self._move_deadline(deadline + waited)
         return waited
@@ -350,7 +351,7 @@ class Rollout:
         record, policy = self._record, self._policy
         turn = OpenTurn(len(record.turns), Action(""), queued_s=queued_s)
         generation = policy.begin(turn, room)
-        started = anyio.current_time()
+        started = self._now()
         finish: Finish | None = None
         fault: Exception | None = None
         with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
@@ -368,7 +369,7 @@ class Rollout:
             finally:
                 self._interruptible = None
                 generation.close()
-                turn.generation_s = anyio.current_time() - started
+                turn.generation_s = self._now() - started
                 if finish is not None or generation.emitted or scope.cancel_called:
                     turn.action = generation.read(finish)
                     record.open_turn = turn

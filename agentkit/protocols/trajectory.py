@@ -151,7 +151,7 @@ def _no_task() -> Task:
     return Task("")
 
 
-@frozen
+@frozen(repr=False)
 class Trajectory:
     """The record of one rollout: everything that was sampled and observed, and why it ended.
 
@@ -175,6 +175,13 @@ class Trajectory:
     error: str | None = None
     replaces: int | None = None
     task: Task = field(factory=_no_task)
+
+    def __repr__(self) -> str:
+        # Short: event loops put results into messages, and a long trajectory takes long to print.
+        tokens = sum(map(len, self.chains))
+        return (
+            f"<Trajectory {self.key}: {self.exit_reason}, {len(self.turns)} turns, {tokens} tokens, score {self.score}>"
+        )
 
     @property
     def task_id(self) -> str:

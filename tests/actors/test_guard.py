@@ -2,10 +2,12 @@
 
 import contextlib
 
+import types
+
 import anyio
 import pytest
 
-from agentkit.actors._guard import Abandoned, Detached
+from agentkit.actors._guard import MAX_REFUSALS, Abandoned, Detached, Driven
 from agentkit.testing import hide_behind_a_shield, swallow_cancellation
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # code that ignores its end
@@ -77,3 +79,94 @@ async def test_cancelled_waiter_ends_the_code_first() -> None:
         await detached.settle(deadline=anyio.current_time() + 50, grace_s=2)
     assert scope.cancelled_caught
     assert detached.done.is_set()
+
+
+class Cancelled(BaseException):
+    """What an event loop throws to cancel."""
+
+
+class ByHand:
+    """A backend for code that a test steps itself, without an event loop."""
+
+    def spawn(self, function, name):
+        raise AssertionError("nothing is spawned")
+
+    def current(self):
+        return self
+
+    def interrupt(self, task, /) -> None: ...
+
+    def absorb(self) -> None: ...
+
+    def groups(self, task, /) -> int:
+        return 0
+
+    def interrupt_children(self, task, /) -> None: ...
+
+
+@types.coroutine
+def wait():
+    return (yield)
+
+
+async def refuse() -> None:
+    while True:
+        try:
+            await wait()
+        except Cancelled:
+            pass
+
+
+def driven_by_hand():
+    driven = Driven(refuse(), name="refuse", backend=ByHand(), cancelled_class=Cancelled)
+    steps = driven.__await__()
+    next(steps)
+    return steps
+
+
+def test_code_that_swallows_cancellation_after_cancellation_is_closed() -> None:
+    steps = driven_by_hand()
+    for _ in range(MAX_REFUSALS):
+        steps.throw(Cancelled())
+    with pytest.raises(Abandoned):
+        steps.throw(Cancelled())
+
+
+def test_code_that_is_cancelled_now_and_then_and_goes_on_is_not_closed() -> None:
+    steps = driven_by_hand()
+    for _ in range(10 * MAX_REFUSALS):
+        steps.throw(Cancelled())
+        for _ in range(10):
+            steps.send(None)
+    steps.close()
+
+
+async def test_ended_by_force_leaves_the_task_and_its_loop_fit_for_use() -> None:
+    """An interrupt does not linger as a cancellation of whatever comes next."""
+    log = []
+
+    async def outer() -> str:
+        inner = Driven(
+            hide_behind_a_shield(),
+            name="inner",
+            backend=detached._driven.backend,
+            cancelled_class=anyio.get_cancelled_exc_class(),
+        )
+        log.append(inner)
+        try:
+            await inner
+        except Abandoned:
+            log.append("abandoned")
+        await anyio.sleep(1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 1)
+        with anyio.move_on_after(1):
+            await anyio.sleep(5)
+        return "went on"
+
+    detached = Detached(outer, name="outer")
+    await anyio.sleep(1)
+    log[0].force()
+    assert await detached.settle(deadline=anyio.current_time() + 50, grace_s=2)
+    assert (detached.result, detached.error) == ("went on", None)
+    assert log[1:] == ["abandoned"]

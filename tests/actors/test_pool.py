@@ -12,6 +12,9 @@ from agentkit.models import ScriptedModel
 from agentkit.testing import MemorySink, World
 
 
+UNDEAD: list = []
+
+
 def slow(seconds: float = 1.0, **parts) -> Agent:
     return Agent(ScriptedModel(["Hello."], first_token_s=seconds), **parts)
 
@@ -158,7 +161,8 @@ async def test_a_source_that_swallows_cancellation_cannot_hold_the_pool() -> Non
 
     started = anyio.current_time()
     async with Pool(slow()) as pool:
-        async for _ in pool.run(source()):
+        UNDEAD.append(source())  # kept: the collector would run its handlers once more
+        async for _ in pool.run(UNDEAD[-1]):
             break
     assert anyio.current_time() - started < 30
 
@@ -281,3 +285,62 @@ async def test_one_stuck_rollout_does_not_starve_the_others() -> None:
             done.append((trajectory.task_id, anyio.current_time()))
     assert {task_id for task_id, at in done if at < 20} == {f"t{i}" for i in range(1, 20)}
     assert done[-1][0] == "t0"
+
+
+async def test_leaving_a_run_gives_back_its_live_permits() -> None:
+    async with Pool(slow(5), max_rollouts=4) as pool:
+        async with pool.run(tasks(10)) as run:
+            async for _ in run:
+                break
+        await anyio.sleep(1)
+        assert (pool.live.held, pool.live.waiting) == (0, 0)
+        with anyio.fail_after(60):
+            assert len(await pool.run(tasks(3))) == 3
+        assert pool.live.held == 0
+
+
+async def test_a_live_permit_is_held_until_its_trajectory_is_taken() -> None:
+    sink = MemorySink()
+    async with Pool(slow(), max_rollouts=3, sink=sink) as pool:
+        run = pool.run(tasks(9))
+        await anext(run)
+        await anyio.sleep(100)
+        assert pool.live.held == 3
+        assert len(sink.trajectories) == 4, "one taken, three that wait to be"
+        assert len([t async for t in run]) == 8
+
+
+async def test_replacements_are_numbered_on_and_run_out() -> None:
+    class Failing(ScriptedModel):
+        calls = 0
+
+        async def sample_tokens(self, request, emit):
+            self.calls += 1
+            if self.calls <= 12:
+                raise ZeroDivisionError
+            return await super().sample_tokens(request, emit)
+
+    outcomes = OutcomePolicy(exits={ExitReason.MODEL_ERROR: Outcome.REPLACE}, replacements=3)
+    async with Pool(Agent(Failing(["x"]), outcomes=outcomes), group_size=2) as pool:
+        trajectories = await pool.run(tasks(1))
+    assert sorted(t.key.index for t in trajectories) == [0, 1, 2, 3, 4]
+    assert sum(t.replaces is not None for t in trajectories) == 3
+
+
+async def test_leaving_ends_a_source_and_lets_it_clean_up() -> None:
+    log = []
+
+    async def source():
+        try:
+            yield Task("a", "Go.")
+            await anyio.sleep(10_000)
+        finally:
+            await anyio.sleep(0.1)
+            log.append("closed")
+
+    async with Pool(slow()) as pool:
+        async with pool.run(source()) as run:
+            async for _ in run:
+                break
+        await anyio.sleep(5)
+        assert log == ["closed"]

@@ -1,0 +1,357 @@
+"""One rollout from start to seal: nothing is skipped, done twice or left, whenever it is cancelled."""
+
+import anyio
+import pytest
+
+from agentkit import Agent, Blame, Budget, ExitReason, Observation, Outcome, OutcomePolicy, Pool, SandboxDead, Task
+from agentkit.errors import AgentkitError, ModelError, RolloutEnded
+from agentkit.models import ScriptedMessageModel, ScriptedModel
+from agentkit.protocols import GradeStatus, ObservationStatus
+from agentkit.testing import FakeTool, MemorySink, World, hide_behind_a_shield
+
+CALL = '<tool_call>\n{"name": "work", "arguments": {}}\n</tool_call>'
+
+
+async def ok(_: object = None) -> str:
+    return "ok"
+
+
+class SlowSink(MemorySink):
+    """Notes a trajectory only after a while."""
+
+    async def seal(self, trajectory, /) -> None:
+        await anyio.sleep(1)
+        await super().seal(trajectory)
+
+
+async def test_a_cancel_cuts_neither_the_seal_nor_the_close() -> None:
+    log = []
+
+    async def close() -> None:
+        await anyio.sleep(1)
+        log.append("closed")
+
+    sink, world = SlowSink(), World(on_close=close)
+    with anyio.move_on_after(5):
+        async with Pool(Agent(ScriptedModel(["w " * 50], token_s=1), env=world), sink=sink) as pool:
+            await pool.start("Go.").result()
+    assert [t.exit_reason for t in sink.trajectories] == [ExitReason.CANCELLED]
+    assert log == ["closed"]
+    assert (world.made, world.closed) == (1, 1)
+
+
+async def test_a_cancel_while_waiting_to_try_again_keeps_the_attempt_given_up() -> None:
+    async def start(task: Task) -> None:
+        raise OSError("no room")
+
+    sink, world = MemorySink(), World(on_start=start)
+    async with Pool(Agent(ScriptedModel(["x"]), env=world, outcomes=OutcomePolicy(backoff_s=100)), sink=sink) as pool:
+        actor = pool.start("Go.")
+        await anyio.sleep(5)
+        actor.cancel()
+        trajectory = await actor.result()
+    assert (trajectory.exit_reason, trajectory.outcome) == (ExitReason.ENV_START_FAILED, Outcome.DROP)
+    assert sink.trajectories == [trajectory]
+    assert (world.made, world.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("cleanup_s", [3, 100])
+async def test_a_cancel_that_comes_after_the_end_forbids_another_try(cleanup_s) -> None:
+    class Failing(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            raise ModelError("gone")
+
+    async def untidy(rollout) -> None:
+        try:
+            await rollout.sample()
+        finally:
+            await anyio.sleep(cleanup_s)
+
+    world, sink = World(), MemorySink()
+    async with Pool(Agent(Failing(["x"]), env=world, loop=untidy), sink=sink) as pool:
+        actor = pool.start("Go.")
+        await anyio.sleep(1)
+        actor.cancel()
+        trajectory = await actor.result()
+    assert (trajectory.exit_reason, trajectory.attempts) == (ExitReason.MODEL_ERROR, ())
+    assert sink.trajectories == [trajectory]
+    assert (world.made, world.closed) == (1, 1)
+
+
+async def test_a_cancelled_start_gives_its_permit_to_the_next() -> None:
+    async def start(task: Task) -> None:
+        if task.id == "slow":
+            await anyio.sleep(1000)
+
+    world = World(on_start=start)
+    async with Pool(Agent(ScriptedModel(["x"]), env=world), max_starts=1) as pool:
+        slow, quick = pool.start(Task("slow", "Go.")), pool.start(Task("quick", "Go."))
+        await anyio.sleep(1)
+        slow.cancel()
+        with anyio.fail_after(20):
+            assert (await quick.result()).exit_reason is ExitReason.FINISHED
+            assert (await slow.result()).exit_reason is ExitReason.CANCELLED
+    assert (world.made, world.closed) == (2, 2)
+
+
+async def test_an_env_that_will_not_start_or_close_is_named() -> None:
+    async def start(task: Task) -> None:
+        await hide_behind_a_shield()
+
+    agent = Agent(
+        ScriptedModel(["x"]),
+        env=World(on_start=start),
+        budget=Budget(setup_s=5, grace_s=2),
+        outcomes=OutcomePolicy(retries=0),
+    )
+    started = anyio.current_time()
+    trajectory = await agent.run("Go.")
+    assert anyio.current_time() - started == pytest.approx(7)
+    assert trajectory.exit_reason is ExitReason.ENV_START_FAILED
+    assert trajectory.stuck == ("WorldEnv.start",)
+
+
+@pytest.mark.parametrize("close", [hide_behind_a_shield, lambda: anyio.sleep(1000)], ids=["shield", "sleep"])
+async def test_a_close_takes_no_longer_than_its_grace_and_never_holds_the_record(close) -> None:
+    sink = MemorySink()
+    agent = Agent(ScriptedModel(["x"]), env=World(on_close=close), budget=Budget(grace_s=3))
+    started = anyio.current_time()
+    async with Pool(agent, sink=sink) as pool:
+        actor = pool.start("Go.")
+        await anyio.sleep(1)
+        assert len(sink.trajectories) == 1, "sealed before the env closes"
+        await actor.result()
+        assert anyio.current_time() - started == pytest.approx(3)
+        assert [name for name in pool.stuck if "WorldEnv.close" in name and "was abandoned" in name]
+
+
+async def test_a_loop_that_hangs_after_the_end_is_ended_after_its_grace_and_named() -> None:
+    async def stays(rollout) -> None:
+        await rollout.sample()
+        rollout.finish()
+        await hide_behind_a_shield()
+
+    started = anyio.current_time()
+    trajectory = await Agent(ScriptedModel(["x"]), loop=stays, budget=Budget(trajectory_s=1000, grace_s=5)).run("Go.")
+    assert anyio.current_time() - started == pytest.approx(5)
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert any("loop of" in name for name in trajectory.stuck)
+
+
+async def test_a_loop_that_hangs_is_ended_at_the_deadline_and_its_grace() -> None:
+    async def stays(rollout) -> None:
+        await hide_behind_a_shield()
+
+    started = anyio.current_time()
+    trajectory = await Agent(ScriptedModel(["x"]), loop=stays, budget=Budget(trajectory_s=10, grace_s=2)).run("Go.")
+    assert anyio.current_time() - started == pytest.approx(12)
+    assert trajectory.exit_reason is ExitReason.TRAJECTORY_TIMEOUT
+
+
+async def test_a_call_that_will_not_end_is_closed_at_its_limit_and_grace_whenever_it_began() -> None:
+    agent = Agent(
+        ScriptedModel([CALL, "done"], first_token_s=3),
+        tools=[FakeTool("work", lambda _: hide_behind_a_shield())],
+        budget=Budget(tool_s=5, generation_s=6, grace_s=2),
+    )
+    trajectory = await agent.run("Go.")
+    assert trajectory.turns[0].tool_s == pytest.approx(7)
+    assert trajectory.stuck == ("work",)
+    assert trajectory.exit_reason is ExitReason.FINISHED
+
+
+async def test_what_goes_on_after_the_end_samples_nothing_and_is_told_only_once() -> None:
+    told = []
+
+    async def stubborn(rollout) -> None:
+        await rollout.sample()
+        rollout.finish()
+        rollout.observe("Go on.")
+        for attempt in range(100):
+            try:
+                await rollout.sample()
+            except RolloutEnded:
+                told.append(attempt)
+
+    started = anyio.current_time()
+    trajectory = await Agent(ScriptedModel(["x"] * 200), loop=stubborn, budget=Budget(trajectory_s=1000)).run("Go.")
+    assert told == [0]
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.FINISHED, 1)
+    assert anyio.current_time() - started < 1, "the second time ends the loop at once"
+
+
+async def test_the_first_end_stands() -> None:
+    async def confused(rollout) -> None:
+        await rollout.sample()
+        rollout.finish()
+        raise LookupError("after the end")
+
+    trajectory = await Agent(ScriptedModel(["x"]), loop=confused).run("Go.")
+    assert (trajectory.exit_reason, trajectory.error) == (ExitReason.FINISHED, None)
+
+
+async def test_a_sink_sees_every_turn_once_the_cut_one_included_and_can_rebuild_the_chain() -> None:
+    sink = MemorySink()
+    agent = Agent(
+        ScriptedModel([CALL, "word " * 50], token_s=0.1), tools=[FakeTool("work", ok)], budget=Budget(generation_s=5)
+    )
+    async with Pool(agent, sink=sink) as pool:
+        trajectory = await pool.start("Go.").result()
+    assert trajectory.exit_reason is ExitReason.GENERATION_TIMEOUT
+    (turns,), (deltas,) = sink.turns.values(), sink.deltas.values()
+    assert len(turns) == 2
+    assert tuple(turns) == trajectory.turns
+    assert turns[1].stop > turns[1].start
+    assert [token for delta in deltas for token in delta.ids] == list(trajectory.chains[0].ids)
+
+
+async def test_a_sink_that_fails_on_a_turn_still_leaves_that_turn_in_the_trajectory() -> None:
+    class Failing(MemorySink):
+        async def append(self, key, turn, deltas, /) -> None:
+            raise AgentkitError("disk full")
+
+    async with Pool(Agent(ScriptedModel([CALL, "done"]), tools=[FakeTool("work", ok)]), sink=Failing()) as pool:
+        trajectory = await pool.start("Go.").result()
+    assert trajectory.exit_reason is ExitReason.INTERNAL_ERROR
+    assert "disk full" in trajectory.error
+    assert [len(turn.observations) for turn in trajectory.turns] == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "blame"), [(ZeroDivisionError("oops"), Blame.GRADER), (SandboxDead("gone"), Blame.ENVIRONMENT)]
+)
+async def test_a_fault_of_the_grader_is_blamed_on_it_and_is_no_score(error, blame) -> None:
+    async def score(trajectory, env) -> float:
+        raise error
+
+    trajectory = await Agent(ScriptedModel(["x"]), env=World(), reward=score).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert (trajectory.grade.status, trajectory.score, trajectory.grade.blame) == (GradeStatus.ERROR, None, blame)
+    assert trajectory.outcome is Outcome.DROP
+
+
+async def test_a_cancel_while_grading_seals_without_a_score() -> None:
+    async def score(trajectory, env) -> float:
+        await anyio.sleep(100)
+        return 1.0
+
+    sink, world = MemorySink(), World()
+    async with Pool(Agent(ScriptedModel(["x"]), env=world, reward=score), sink=sink) as pool:
+        actor = pool.start("Go.")
+        await anyio.sleep(5)
+        actor.cancel()
+        trajectory = await actor.result()
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert (trajectory.grade.status, trajectory.score, trajectory.grade.blame) == (
+        GradeStatus.SKIPPED,
+        None,
+        Blame.CALLER,
+    )
+    assert trajectory.outcome is Outcome.DROP
+    assert sink.trajectories == [trajectory]
+    assert world.closed == 1
+
+
+async def test_a_reward_sees_an_open_env_and_a_frozen_trajectory() -> None:
+    seen, world = [], World()
+
+    async def score(trajectory, env) -> float:
+        seen.append((env in world.open, trajectory.exit_reason, len(trajectory.turns)))
+        return 1.0
+
+    await Agent(ScriptedModel(["x"]), env=world, reward=score).run("Go.")
+    assert seen == [(True, ExitReason.FINISHED, 1)]
+
+
+async def test_an_env_that_answers_late_counts_as_a_tool_that_timed_out() -> None:
+    class Slow:
+        async def start(self, task: Task) -> None: ...
+
+        async def step(self, action) -> Observation:
+            await anyio.sleep(100)
+            return Observation("late")
+
+        async def close(self) -> None: ...
+
+    agent = Agent(ScriptedModel(["x"] * 9), env=Slow, budget=Budget(tool_s=2, max_tool_timeouts=2))
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.TOOL_TIMEOUTS, 3)
+    assert {turn.observations[0].status for turn in trajectory.turns} == {ObservationStatus.TIMEOUT}
+    assert [turn.tool_s for turn in trajectory.turns] == [pytest.approx(2)] * 3
+
+
+async def test_an_env_that_fails_to_answer_is_dead() -> None:
+    class Broken:
+        async def start(self, task: Task) -> None: ...
+
+        async def step(self, action) -> Observation:
+            raise OSError("broken pipe")
+
+        async def close(self) -> None: ...
+
+    trajectory = await Agent(ScriptedModel(["x"] * 9), env=Broken, outcomes=OutcomePolicy(retries=0)).run("Go.")
+    assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.ENV_DEAD, Blame.ENVIRONMENT)
+    assert [o.status for o in trajectory.turns[0].observations] == [ObservationStatus.ERROR]
+
+
+async def test_a_child_has_no_more_time_than_its_parent_even_where_waiting_does_not_count() -> None:
+    remaining = []
+
+    async def hurry(rollout) -> None:
+        remaining.append(rollout.remaining_s)
+        await rollout.sample()
+        remaining.append(rollout.remaining_s)
+
+    child = Agent(
+        ScriptedModel(["x"], first_token_s=1),
+        loop=hurry,
+        budget=Budget(trajectory_s=10, count_waiting=False),
+        name="child",
+    )
+
+    async def delegate(rollout) -> None:
+        await anyio.sleep(5)
+        await rollout.child(child, "Do it.")
+
+    async with Pool(Agent(ScriptedModel(["x"]), loop=delegate, budget=Budget(trajectory_s=12)), max_generations=1) as pool:
+        parent = pool.start("Go.")
+        await anyio.sleep(1)
+        pool.pause()
+        await anyio.sleep(8)
+        pool.resume()
+        trajectory = await parent.result()
+    assert remaining == [pytest.approx(7), pytest.approx(2)]
+    assert [c.exit_reason for c in trajectory.children] == [ExitReason.FINISHED]
+
+
+async def test_a_call_sees_the_deadline_that_holds() -> None:
+    """Neither the model nor a tool is told of more time than the trajectory has."""
+    told = []
+
+    class Noting(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            told.append(request.deadline)
+            return await super().sample_tokens(request, emit)
+
+    started = anyio.current_time()
+    await Agent(Noting(["x"]), budget=Budget(trajectory_s=10, generation_s=500)).run("Go.")
+    await Agent(Noting(["x"]), budget=Budget(trajectory_s=500, generation_s=10)).run("Go.")
+    assert told == [pytest.approx(started + 10)] * 2
+
+
+async def test_messages_that_a_model_was_shown_do_not_change_under_it() -> None:
+    shown = []
+
+    class Noting(ScriptedMessageModel):
+        async def sample_message(self, request, emit):
+            shown.append((request.messages, len(request.messages)))
+            return await super().sample_message(request, emit)
+
+    async def twice(rollout) -> None:
+        await rollout.sample()
+        rollout.observe("More.")
+        await rollout.sample()
+
+    await Agent(Noting(["a", "b"]), loop=twice).run("Go.")
+    assert [(len(messages), length) for messages, length in shown] == [(1, 1), (3, 3)]
+    assert [message.content for message in shown[0][0]] == ["Go."]
