@@ -31,6 +31,7 @@ from typing import Any
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 NS_GET_PARENT = 0xB702
 NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
+NICER = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -119,8 +120,13 @@ def drop_privileges(uid: int | None, max_processes: int | None) -> None:
 
 
 def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
-    """Turn this forked child into the program asked for."""
-    os.setsid()
+    """Turn this forked child into the program asked for.
+
+    It stays in the spawner's session, which has no terminal: Linux shares the processors between sessions first, so a
+    thousand sandboxes with one each would leave the event loop a thousandth. Being nicer keeps the spawner prompt.
+    """
+    os.setpgid(0, 0)
+    os.nice(NICER)
     if parent is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -316,7 +322,7 @@ class Spawner:
             return pid
         try:
             signal.set_wakeup_fd(-1)
-            os.setsid()
+            os.setpgid(0, 0)
             keep = os.dup(main)
             channel.detach()
             for fd in map(int, os.listdir("/proc/self/fd")):
@@ -359,9 +365,7 @@ class Spawner:
                 time.sleep(0.0005)  # noqa: TID251  # no event loop here
             roots = [pid for pid in children(child.pid) if since is None or stat(pid)[1] >= since] if here else []
             if since is not None:
-                top = os.getpid() if self.nested else self.inner_or_none(child.holder)
-                orphans = children(top) if top else []
-                roots += [pid for pid in orphans if pid not in self.children and stat(pid)[1] >= since]
+                roots += [pid for pid in self.orphans(child) if stat(pid)[1] >= since]
             found = tree(roots)
             if itself and here and stat(child.pid)[0] not in "ZX":
                 found.append(child.pid)
@@ -371,11 +375,15 @@ class Spawner:
             send_signal(found, number)
         return first
 
-    def inner_or_none(self, holder: int | None) -> int | None:
-        try:
-            return self.inner(holder) if holder is not None else None
-        except RuntimeError:
-            return None
+    def orphans(self, child: Child) -> list[int]:
+        """The processes of the child's sandbox whose parents have ended."""
+        if self.nested:
+            return [pid for pid in children(os.getpid()) if pid not in self.children]
+        if child.holder is None:
+            return []
+        with contextlib.suppress(RuntimeError):
+            return children(self.inner(child.holder))[1:]  # the first is what holds the namespaces
+        return []
 
     def end(self, child: Child) -> None:
         """Kill a process with all it holds: for a bwrap its init, and so the namespace; its own exit comes last."""

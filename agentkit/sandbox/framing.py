@@ -2,9 +2,9 @@ r"""How a command is put to a bash that reads its standard input, and how its st
 
 The command is evaluated as one quoted string in a group whose standard input is /dev/null and whose output is the
 session's output pipe. Outside that group the shell's own output is /dev/null, so what bash traces or traps of *our*
-lines is seen nowhere. Status, shell flags, DEBUG trap, jobs and directory come back on a descriptor that is closed inside the group,
-marked with a random word of this command alone. Exported variables go to a file in memory that is only read when a
-fresh shell must take over: they are most of what there is to say, and bash writes them line by line.
+lines is seen nowhere. Status, shell flags, DEBUG trap, jobs and directory come back on a descriptor that is closed
+inside the group, marked with a random word of this command alone. Exported variables go to a file in memory that is
+only read when a fresh shell must take over: they are most of what there is to say, and bash writes them line by line.
 
 Tracing (`set -x`) and a DEBUG trap are lifted after each command and put back as the first line of the next one, inside
 the evaluated text, so they see the caller's commands and none of ours. `exec >file` ends with the group.

@@ -25,7 +25,7 @@ from agentkit.sandbox.framing import (
 )
 from agentkit.sandbox.output import OutputRing
 from agentkit.sandbox.pump import Pump, pipe_for
-from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks
+from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks, tick_s
 
 START_S = 30.0
 _NEVER = 1 << 62  # later than any process starts: the signal is for the shell alone
@@ -149,8 +149,8 @@ class ShellSession:
         if pump is None:
             raise SandboxError("the session has no shell")
         if self._state is not None and self._state.has_jobs:
-            while boot_ticks() <= self._ended_ticks:  # jobs are told from this command's processes by their start time
-                await anyio.sleep(0.002)
+            # Jobs are told from this command's processes by their start time, which is counted in ticks.
+            await anyio.sleep(max(0, self._ended_ticks + 1 - boot_ticks()) * tick_s())
         began, since = time.monotonic(), boot_ticks()
         word = f"k{secrets.token_hex(8)}"  # a letter first: printf would read digits into the escape before it
         state = self._state or ShellState(self.directory)
@@ -210,8 +210,7 @@ class ShellSession:
         pump.process.kill(number, since=since, itself=False)
         with anyio.move_on_after(POLITE_S):
             while not pump.process.ended:
-                pump.process.signalled = None
-                pump.process.kill(0, since=since, itself=False)  # how many are left?
+                pump.process.count(since)
                 while pump.process.signalled is None and not pump.process.ended:
                     await pump.step(running.ring.feed, running.on_status)
                 if pump.process.signalled == 0:
@@ -228,6 +227,6 @@ class ShellSession:
         self._drop()
         if self.closed or code is None:
             raise SandboxDead("the sandbox is gone")
-        if self._state is not None:
+        if self._state is not None:  # what the shell alone knew is lost
             self._state = ShellState(self._state.directory)
         return code, True

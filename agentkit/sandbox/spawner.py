@@ -104,6 +104,11 @@ class Process:
         """Signal what the process has started, since a `boot_ticks` where given, and itself where asked."""
         self._tell({"op": "kill", "signal": number, "since": since, "itself": itself})
 
+    def count(self, since: int) -> None:
+        """Ask how many processes `kill` would reach; the answer comes as `signalled`."""
+        self.signalled = None
+        self.kill(0, since=since, itself=False)
+
     def end(self) -> None:
         """Kill the process and all it holds."""
         self._tell({"op": "end"})
@@ -126,7 +131,12 @@ class Process:
 
 def boot_ticks() -> int:
     """Now, in the unit and epoch of process start times in /proc."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) / tick_s())
+
+
+def tick_s() -> float:
+    """The unit of process start times, some 0.01 s."""
+    return 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 async def request(

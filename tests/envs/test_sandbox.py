@@ -19,7 +19,8 @@ async def test_an_env_that_is_a_shell_and_files() -> None:
         return [user("Look around.")]
 
     env = SandboxEnv(_backend(), SandboxSpec(env={"WHO": "me"}), setup=setup)
-    assert isinstance(env, Env) and isinstance(env, Shell) and isinstance(env, Files)
+    for protocol in (Env, Shell, Files):
+        assert isinstance(env, protocol)
     with pytest.raises(SandboxDead):
         await env.run("true")
     opening = await env.start(Task("t", "x", data={"text": "hello"}))

@@ -1,5 +1,6 @@
 """What holds for a sandbox of either back end, beyond the shell cases."""
 
+import contextlib
 import os
 import random
 import time
@@ -274,10 +275,8 @@ async def test_symlinks_lead_nowhere_on_the_host(backend: SandboxBackend, tmp_pa
             with pytest.raises(SandboxError):
                 await sandbox.read(path)
         for path in ("link", "dir/planted", f"root{tmp_path}/planted"):
-            try:
+            with contextlib.suppress(SandboxError):  # inside, the path may be one that can be written
                 await sandbox.write(path, b"evil")
-            except SandboxError:
-                pass
         with pytest.raises(SandboxError):
             await sandbox.download("dir", tmp_path / "made")
         assert secret.read_text() == "of the host"
