@@ -69,7 +69,7 @@ class TemplateRenderer:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """The ids of the full rendering up to where the policy starts to sample. O(all text)."""
-        return self._safe.encode(self._render(messages, self._prepared(tools).escaped, True))
+        return self._safe.encode(self._render(messages, self._prepared(tools).tools, True))
 
     def bridge(
         self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, last_id: int | None
@@ -125,14 +125,16 @@ class TemplateRenderer:
 
     def _tail(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
         prepared = self._prepared(tools)
-        rendered = self._render((*self._opening, _answered(action, new), *new), prepared.escaped, True)
+        escaped = [*prepared.opening, *map(self._safe.message, (_answered(action, new), *new))]
+        rendered = self._template(escaped, prepared.tools, generation_prompt=True)
         return rendered[self._after_stops(rendered, prepared.opening_stops) :]
 
     def _prepared(self, tools: Sequence[ToolSpec]) -> "_Tools":
         if self._tools is not None and self._tools[0] is tools:
             return self._tools[1]
         escaped = tuple(self._safe.tool(tool) for tool in tools)
-        prepared = _Tools(escaped, self._count_stops(self._render(self._opening, escaped, True)))
+        opening = tuple(map(self._safe.message, self._opening))
+        prepared = _Tools(escaped, opening, self._count_stops(self._template(opening, escaped, generation_prompt=True)))
         if isinstance(tools, tuple):  # cannot change under us
             self._tools = (tools, prepared)
         return prepared
@@ -167,10 +169,13 @@ class TemplateRenderer:
 
 
 class _Tools:
-    __slots__ = ("escaped", "opening_stops")
+    """Tools and the opening of the short context, escaped, and how many stops the two render to."""
 
-    def __init__(self, escaped: tuple[ToolSpec, ...], opening_stops: int) -> None:
-        self.escaped = escaped
+    __slots__ = ("opening", "opening_stops", "tools")
+
+    def __init__(self, tools: tuple[ToolSpec, ...], opening: tuple[Message, ...], opening_stops: int) -> None:
+        self.tools = tools
+        self.opening = opening
         self.opening_stops = opening_stops
 
 

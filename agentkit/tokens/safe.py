@@ -130,6 +130,8 @@ def _walk(mapping: Mapping[str, Json], escape: Callable[[str], str]) -> dict[str
 def _walk_value(value: Json, escape: Callable[[str], str]) -> Json:
     if isinstance(value, str):
         return escape(value)
+    if value is None or isinstance(value, int | float):
+        return value
     if isinstance(value, Mapping):
         return _walk(value, escape)
     if isinstance(value, Sequence):

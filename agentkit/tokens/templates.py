@@ -28,7 +28,7 @@ def llama3(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation
         parts.append(_headed("system", _tool_block(tools)))
     for message in messages:
         if message.role == "assistant":
-            body = "".join(json.dumps(_call(call), ensure_ascii=False) + "\n" for call in message.tool_calls)
+            body = "".join(_JSON.encode(_call(call)) + "\n" for call in message.tool_calls)
             thought = f"<think>{message.reasoning}</think>" if message.reasoning is not None else ""
             parts.append(_headed("assistant", thought + message.content.strip() + body.rstrip("\n")))
         else:
@@ -47,9 +47,7 @@ def glm(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_pr
     for message in messages:
         if message.role == "assistant":
             thought = "" if message.reasoning is None else f"<think>{message.reasoning}</think>\n"
-            calls = "".join(
-                f"\n<tool_call>{json.dumps(_call(call), ensure_ascii=False)}</tool_call>" for call in message.tool_calls
-            )
+            calls = "".join(f"\n<tool_call>{_JSON.encode(_call(call))}</tool_call>" for call in message.tool_calls)
             parts.append(f"<|assistant|>\n{thought}{message.content}{calls}")
         elif message.role == "tool":
             header = "" if previous == "tool" else "<|observation|>"
@@ -94,7 +92,7 @@ def _hermes(message: Message, reasoning: str | None) -> str:
     parts.append(message.content)
     for index, call in enumerate(message.tool_calls):
         newline = "\n" if index or message.content else ""
-        parts.append(f"{newline}<tool_call>\n{json.dumps(_call(call), ensure_ascii=False)}\n</tool_call>")
+        parts.append(f"{newline}<tool_call>\n{_JSON.encode(_call(call))}\n</tool_call>")
     return "".join(parts)
 
 
@@ -104,10 +102,7 @@ def _headed(role: str, content: str) -> str:
 
 def _tool_block(tools: Sequence[ToolSpec]) -> str:
     functions = "\n".join(
-        json.dumps(
-            {"name": tool.name, "description": tool.description, "parameters": _plain(tool.parameters)},
-            ensure_ascii=False,
-        )
+        _JSON.encode({"name": tool.name, "description": tool.description, "parameters": tool.parameters})
         for tool in tools
     )
     return (
@@ -119,12 +114,16 @@ def _tool_block(tools: Sequence[ToolSpec]) -> str:
 
 
 def _call(call: ToolCall) -> dict[str, Json]:
-    return {"name": call.name, "arguments": _plain(call.arguments)}
+    return {"name": call.name, "arguments": call.arguments}
 
 
-def _plain(value: Json) -> Json:
+def _open(value: Json) -> Json:
+    """A mapping or sequence of a kind that the encoder does not know."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"a call or a schema holds {type(value).__name__}, which is no JSON value")
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, default=_open)
