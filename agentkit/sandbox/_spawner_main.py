@@ -237,7 +237,7 @@ class Spawner:
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self.epoll.register(self.wakeup, select.EPOLLIN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, self.child_ended)
         signal.signal(signal.SIGTERM, self.parent_died)
         signal.signal(signal.SIGUSR1, self.asked_to_end)
         for number in (signal.SIGINT, signal.SIGHUP):
@@ -251,6 +251,9 @@ class Spawner:
         # The signal comes when the *thread* that started us ends. Only a new parent means that its process has ended.
         if os.getppid() != self.parent:
             self.ending = True
+
+    def child_ended(self, *_: object) -> None:
+        pass  # the wakeup descriptor does the waking
 
     def asked_to_end(self, *_: object) -> None:
         self.ending = True

@@ -34,7 +34,7 @@ async def test_an_env_that_is_a_shell_and_files() -> None:
         assert await env.read("out") == b"1"
     finally:
         await env.close()
-    with pytest.raises(SandboxDead):
+    with pytest.raises(SandboxDead, match="no sandbox"):
         await env.read("out")
 
 

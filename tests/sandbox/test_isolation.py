@@ -27,6 +27,8 @@ async def test_the_host_is_out_of_reach(bwrap: BwrapBackend, tmp_path: Path) -> 
         for command in (
             f"cat {tmp_path}/secret",
             "cat /etc/shadow",
+            "ls -d /etc/shadow",
+            "ls -d /etc/ssh",
             "cat /etc/ssh/*",
             "ls /root/.ssh",
             "ls /var/lib",
@@ -99,15 +101,17 @@ async def test_killing_everything_inside_is_survived(bwrap: BwrapBackend) -> Non
         await sandbox.close()
 
 
-async def test_a_timeout_right_after_the_start_leaves_the_sandbox_alive(bwrap: BwrapBackend) -> None:
-    async with bwrap:
-        for _ in range(12):  # the programs of the same hundredth of a second are the hard case
-            sandbox = await bwrap.start(SandboxSpec())
-            try:
-                assert (await sandbox.exec(["sleep", "9"], timeout_s=0.0)).timed_out
-                assert (await sandbox.run("echo alive")).text == "alive\n"
-            finally:
-                await sandbox.close()
+async def test_ending_a_programs_orphans_leaves_what_holds_the_sandbox(
+    bwrap: BwrapBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Start times are coarse: right after the start, what holds the sandbox is as young as the program's orphans.
+    monkeypatch.setattr("agentkit.sandbox.execution.boot_ticks", lambda: 0)
+    sandbox = await bwrap.start(SandboxSpec())
+    try:
+        assert (await sandbox.exec(["sleep", "9"], timeout_s=0.0)).timed_out
+        assert (await sandbox.run("echo alive")).text == "alive\n"
+    finally:
+        await sandbox.close()
 
 
 async def test_a_fork_bomb_is_contained(bwrap: BwrapBackend, processes: Processes) -> None:
