@@ -1,6 +1,6 @@
 """A loop of one's own: plain async code over a rollout. Limits, recording and the end are taken care of inside it.
 
-A script stands in for the policy: it looks into five boxes, and answers when asked what it has ruled out.
+A script stands in for the policy: it would look into box after box, had the loop no question for it.
 """
 
 import anyio
@@ -23,8 +23,15 @@ async def look(box: int) -> str:
     return "the key" if box == 6 else "nothing"
 
 
-SCRIPT = [f'<tool_call>\n{{"name": "look", "arguments": {{"box": {box}}}}}\n</tool_call>' for box in range(1, 6)]
-agent = ak.Agent(ScriptedModel([*SCRIPT, "Boxes 1 to 5, so it is in box 6."]), tools=[look], loop=careful)
+def policy(prompt: str) -> str:
+    """Looks into the next box, and thinks only when it is asked to."""
+    if "What have you ruled out" in prompt:
+        return "Boxes 1 to 5, so it is in box 6."
+    box = 1 + prompt.count("<tool_response>")
+    return f'<tool_call>\n{{"name": "look", "arguments": {{"box": {box}}}}}\n</tool_call>'
+
+
+agent = ak.Agent(ScriptedModel(policy), tools=[look], loop=careful, budget=ak.Budget(max_turns=20))
 
 
 async def main() -> None:

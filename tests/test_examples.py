@@ -2,13 +2,17 @@
 
 import ast
 import importlib.util
+import math
 import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from agentkit.tokens import ByteTokenizer
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "examples").glob("*.py"))
@@ -117,8 +121,21 @@ async def test_own_model(run: Run) -> None:
         found = re.fullmatch(r"bigram: '([a-z ]+)' (\d+) tokens, logprob (-[\d.]+)", line)
         assert found
         assert set(found[1].split()) <= {"the", "cat", "sat", "on", "mat", "dog", "a", "and"}
-        assert float(found[3]) < 0
+        assert float(found[3]) == pytest.approx(bigram_logprob(found[1]), abs=0.006)
     assert echo == "echo: 'IS ANYBODY THERE?' 0 chains"
+
+
+def bigram_logprob(text: str) -> float:
+    """The slow way: how many of the tokens that may follow are the one that does, step by step."""
+    encode = ByteTokenizer().encode
+    lines = ["the cat sat on the mat", "the dog sat on the cat", "a dog and a cat sat on a mat"]
+    corpus = [[None, *encode(line), "end"] for line in lines]
+    chain = [None, *encode(text), "end"]
+    total = 0.0
+    for before, after in pairwise(chain):
+        following = [line[i + 1] for line in corpus for i in range(len(line) - 1) if line[i] == before]
+        total += math.log(following.count(after) / len(following))
+    return total
 
 
 @pytest.mark.slow
