@@ -85,3 +85,11 @@ async def test_a_watcher_that_never_listens_holds_nobody_and_a_late_one_sees_the
             assert [event.turn async for event in idle] == list(range(1000))
     with broadcast.watch() as late, anyio.fail_after(1):
         assert [event async for event in late] == []
+
+
+def test_letters_are_read_in_order() -> None:
+    mailbox = Mailbox()
+    for text in ("one", "two", "three"):
+        mailbox.put(Letter(user(text)))
+    assert mailbox.take() == letters("one", "two", "three")
+    assert mailbox.take() == []

@@ -71,7 +71,9 @@ async def test_a_model_that_nothing_can_wake_cannot_push_after_the_seal() -> Non
                 except RolloutEnded:
                     refused.append("refused")
 
-    trajectory = await Agent(Pushing(["x"]), budget=Budget(generation_s=0.05, trajectory_s=0.1, grace_s=0.05)).run("Go.")
+    trajectory = await Agent(Pushing(["x"]), budget=Budget(generation_s=0.05, trajectory_s=0.1, grace_s=0.05)).run(
+        "Go."
+    )
     before = list(trajectory.chains[0].ids)
     trio.lowlevel.reschedule(kept.task)
     await anyio.sleep(0.05)

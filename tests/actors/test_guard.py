@@ -1,8 +1,8 @@
 """The driver ends any user code, and nothing of it is left."""
 
 import contextlib
-
 import types
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -94,6 +94,9 @@ class ByHand:
     def current(self):
         return self
 
+    def clock(self):
+        return float
+
     def interrupt(self, task, /) -> None: ...
 
     def absorb(self) -> None: ...
@@ -111,10 +114,8 @@ def wait():
 
 async def refuse() -> None:
     while True:
-        try:
+        with suppress(Cancelled):
             await wait()
-        except Cancelled:
-            pass
 
 
 def driven_by_hand():

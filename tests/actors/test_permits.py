@@ -40,11 +40,16 @@ async def test_a_release_during_a_pause_is_not_handed_on() -> None:
 
 async def test_a_held_permit_comes_back_when_the_block_fails() -> None:
     permits = FairPermits(1)
-    with pytest.raises(LookupError):
+    held = []
+
+    async def fail() -> None:
         async with permits.hold("a"):
-            assert permits.held == 1
+            held.append(permits.held)
             raise LookupError
-    assert permits.held == 0
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert (held, permits.held) == ([1], 0)
 
 
 def test_less_than_one_permit_is_one_clear_error() -> None:

@@ -11,7 +11,6 @@ from agentkit.errors import AgentkitError
 from agentkit.models import ScriptedModel
 from agentkit.testing import MemorySink, World
 
-
 UNDEAD: list = []
 
 
@@ -327,18 +326,22 @@ async def test_replacements_are_numbered_on_and_run_out() -> None:
     assert sum(t.replaces is not None for t in trajectories) == 3
 
 
-async def test_leaving_ends_a_source_and_lets_it_clean_up() -> None:
+@pytest.mark.parametrize("where", ["yield", "await"])
+async def test_leaving_ends_a_source_and_lets_it_clean_up(where) -> None:
     log = []
 
     async def source():
         try:
-            yield Task("a", "Go.")
-            await anyio.sleep(10_000)
+            for name in "abc":
+                yield Task(name, "Go.")
+                if where == "await":
+                    await anyio.sleep(10_000)
         finally:
-            await anyio.sleep(0.1)
+            with anyio.CancelScope(shield=where == "await"):  # while it is cancelled, it has to say so itself
+                await anyio.sleep(0.1)
             log.append("closed")
 
-    async with Pool(slow()) as pool:
+    async with Pool(slow(), max_rollouts=1) as pool:
         async with pool.run(source()) as run:
             async for _ in run:
                 break

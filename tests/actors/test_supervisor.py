@@ -3,7 +3,19 @@
 import anyio
 import pytest
 
-from agentkit import Agent, Blame, Budget, ExitReason, Observation, Outcome, OutcomePolicy, Pool, SandboxDead, Task
+from agentkit import (
+    Agent,
+    Blame,
+    Budget,
+    ExitReason,
+    Observation,
+    Outcome,
+    OutcomePolicy,
+    Pool,
+    SandboxDead,
+    SubAgent,
+    Task,
+)
 from agentkit.errors import AgentkitError, ModelError, RolloutEnded
 from agentkit.models import ScriptedMessageModel, ScriptedModel
 from agentkit.protocols import GradeStatus, ObservationStatus
@@ -202,7 +214,7 @@ async def test_a_sink_sees_every_turn_once_the_cut_one_included_and_can_rebuild_
     assert len(turns) == 2
     assert tuple(turns) == trajectory.turns
     assert turns[1].stop > turns[1].start
-    assert [token for delta in deltas for token in delta.ids] == list(trajectory.chains[0].ids)
+    assert [token for delta in deltas for token in delta.piece.ids] == list(trajectory.chains[0].ids)
 
 
 async def test_a_sink_that_fails_on_a_turn_still_leaves_that_turn_in_the_trajectory() -> None:
@@ -313,7 +325,9 @@ async def test_a_child_has_no_more_time_than_its_parent_even_where_waiting_does_
         await anyio.sleep(5)
         await rollout.child(child, "Do it.")
 
-    async with Pool(Agent(ScriptedModel(["x"]), loop=delegate, budget=Budget(trajectory_s=12)), max_generations=1) as pool:
+    async with Pool(
+        Agent(ScriptedModel(["x"]), loop=delegate, budget=Budget(trajectory_s=12)), max_generations=1
+    ) as pool:
         parent = pool.start("Go.")
         await anyio.sleep(1)
         pool.pause()
@@ -355,3 +369,94 @@ async def test_messages_that_a_model_was_shown_do_not_change_under_it() -> None:
     await Agent(Noting(["a", "b"]), loop=twice).run("Go.")
     assert [(len(messages), length) for messages, length in shown] == [(1, 1), (3, 3)]
     assert [message.content for message in shown[0][0]] == ["Go."]
+
+
+@pytest.mark.parametrize("count_waiting", [True, False])
+async def test_waiting_to_start_counts_or_not_by_choice(count_waiting) -> None:
+    async def start(task: Task) -> None:
+        if task.id == "slow":
+            await anyio.sleep(30)
+
+    agent = Agent(
+        ScriptedModel(["x"]),
+        env=World(on_start=start),
+        budget=Budget(trajectory_s=10, setup_s=60, count_waiting=count_waiting),
+    )
+    started = anyio.current_time()
+    async with Pool(agent, max_starts=1) as pool:
+        pool.start(Task("slow", "Go.", budget={"trajectory_s": 1000}))
+        await anyio.sleep(0.1)
+        trajectory = await pool.start(Task("quick", "Go.")).result()
+    waited = anyio.current_time() - started
+    if count_waiting:
+        assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.TRAJECTORY_TIMEOUT, Blame.INFRASTRUCTURE)
+        assert waited == pytest.approx(10.1)
+    else:
+        assert trajectory.exit_reason is ExitReason.FINISHED
+        assert waited == pytest.approx(30)
+
+
+async def test_waiting_to_start_moves_no_deadline_past_the_parents() -> None:
+    remaining = []
+
+    async def start(task: Task) -> None:
+        if task.id == "slow":
+            await anyio.sleep(6)
+
+    async def look(rollout) -> None:
+        remaining.append((rollout.task.id, rollout.remaining_s))
+
+    child = Agent(
+        ScriptedModel(["x"]),
+        env=World(on_start=start),
+        loop=look,
+        budget=Budget(trajectory_s=10, count_waiting=False),
+        name="child",
+    )
+
+    async def delegate(rollout) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(rollout.child, child, Task("slow"))
+            await anyio.sleep(0.5)
+            group.start_soon(rollout.child, child, Task("quick"))
+
+    parent = Agent(ScriptedModel(["x"]), loop=delegate, budget=Budget(trajectory_s=12))
+    async with Pool(parent, max_starts=1) as pool:
+        await pool.start("Go.").result()
+    assert dict(remaining) == {"slow": pytest.approx(4), "quick": pytest.approx(6)}
+
+
+async def test_a_factory_that_fails_is_an_exit_reason() -> None:
+    def broken():
+        raise OSError("no image")
+
+    trajectory = await Agent(ScriptedModel(["x"]), env=broken, outcomes=OutcomePolicy(retries=0)).run("Go.")
+    assert trajectory.exit_reason is ExitReason.ENV_START_FAILED
+    assert "OSError: no image" in trajectory.error
+
+
+async def test_a_child_that_hides_is_ended_before_its_parent_is_sealed() -> None:
+    world = World(on_close=lambda: anyio.sleep(1.5))
+
+    async def stays(rollout) -> None:
+        await hide_behind_a_shield()
+
+    helper = Agent(ScriptedModel(["x"]), env=world, loop=stays, budget=Budget(grace_s=2), name="helper")
+    call = '<tool_call>\n{"name": "helper", "arguments": {"prompt": "Hide."}}\n</tool_call>'
+    parent = Agent(
+        ScriptedModel([call, "done"]),
+        tools=[SubAgent(helper, description="Helps.")],
+        budget=Budget(tool_s=5, grace_s=2),
+    )
+    async with Pool(parent) as pool:
+        trajectory = await pool.start("Go.").result()
+        assert (world.made, world.closed) == (1, 1)
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert [child.exit_reason for child in trajectory.children] == [ExitReason.CANCELLED]
+
+
+async def test_the_last_action_answers_who_asked() -> None:
+    async with Pool(Agent(ScriptedModel(["done"], first_token_s=1))) as pool:
+        actor = pool.start("Go.")
+        with anyio.fail_after(10):
+            assert (await actor.ask("Well?")).content == "done"
