@@ -9,7 +9,6 @@ from agentkit.actors.agent import Agent
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import (
     Action,
-    CallFault,
     Finish,
     FinishReason,
     Message,
@@ -19,9 +18,9 @@ from agentkit.protocols import (
     SpanKind,
     TokenModel,
     TokenRequest,
-    ToolCall,
     ToolParser,
     ToolSpec,
+    with_id,
 )
 
 Ask: TypeAlias = Callable[[], Coroutine[Any, Any, Finish]]
@@ -94,13 +93,6 @@ def _nothing_new() -> ConfigError:
 
 def _reason(finish: Finish | None) -> FinishReason:
     return FinishReason.ABORTED if finish is None else finish.reason
-
-
-def _named(attempt: ToolCall | CallFault, call_id: str) -> ToolCall | CallFault:
-    """The attempt with an id that is unique in its rollout; parsers count within a generation."""
-    if isinstance(attempt, ToolCall):
-        return ToolCall(call_id, attempt.name, attempt.arguments)
-    return CallFault(attempt.status, attempt.reason, attempt.raw, attempt.name, call_id)
 
 
 class TokenPolicy:
@@ -206,7 +198,7 @@ class _SampledTokens(TokenGeneration):
         session = policy.parser.begin(policy.tools)
         session.feed(text)
         parsed = session.finish(reason)
-        attempts = tuple(_named(attempt, f"call_{turn.index}_{n}") for n, attempt in enumerate(parsed.attempts))
+        attempts = tuple(with_id(attempt, f"call_{turn.index}_{n}") for n, attempt in enumerate(parsed.attempts))
         return Action(text, parsed.content, parsed.reasoning, attempts, reason)
 
     def said(self, action: Action, finish: Finish | None) -> Message:

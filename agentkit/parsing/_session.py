@@ -11,9 +11,9 @@ follows it, and so no split of the text can change the result.
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from agentkit.protocols import CallFault, FaultStatus, FinishReason, Parsed, ToolCall, ToolParser, ToolSpec
+from agentkit.protocols import CallFault, FaultStatus, FinishReason, Parsed, ToolCall, ToolParser, ToolSpec, with_id
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
@@ -94,7 +94,7 @@ def _assemble(text: str, reader: BlockReader) -> Parsed:
         attempts.append(block.attempt)
         position = block.stop
     add_gap(position, len(text))
-    numbered = tuple(evolve(attempt, id=f"call_{n}") for n, attempt in enumerate(attempts))
+    numbered = tuple(with_id(attempt, f"call_{n}") for n, attempt in enumerate(attempts))
     return Parsed(_content(pieces, is_first_verbatim=not attempts), reasoning, numbered)
 
 

@@ -80,12 +80,7 @@ def read_json(text: str, *, lenient: bool = False) -> Json:
     """
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise BadJson(f"nested deeper than {MAX_DEPTH}")
-    decoder = json.JSONDecoder(
-        object_pairs_hook=dict if lenient else _unique,
-        parse_constant=_no_constant,
-        parse_float=_finite,
-        strict=not lenient,
-    )
+    decoder = _LENIENT if lenient else _STRICT
     try:
         try:
             value: Json = decoder.decode(text)
@@ -180,3 +175,7 @@ def _without_surrogates(value: Json, *, lenient: bool) -> Json:
     if isinstance(value, list):
         return [_without_surrogates(item, lenient=lenient) for item in value]
     return value
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+_LENIENT = json.JSONDecoder(object_pairs_hook=dict, parse_constant=_no_constant, parse_float=_finite, strict=False)
