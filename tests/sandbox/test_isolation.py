@@ -1,6 +1,7 @@
 """What bubblewrap keeps apart, and what a killed host process leaves."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -178,10 +179,10 @@ from agentkit.sandbox import BwrapBackend, HostBackend
 async def main():
     backend = HostBackend(directory=Path(sys.argv[2])) if sys.argv[1] == "host" else BwrapBackend()
     sandbox = await backend.start(SandboxSpec())
-    await sandbox.run("sleep 1101 & (setsid env -i sleep 1102 &)")
-    await sandbox.run("trap '' TERM INT HUP; nohup sleep 1103 >/dev/null 2>&1 &")
+    await sandbox.run(f"sleep {sys.argv[4]} & (setsid env -i sleep {sys.argv[4]} &)")
+    await sandbox.run(f"trap '' TERM INT HUP; nohup sleep {sys.argv[4]} >/dev/null 2>&1 &")
     print("up", flush=True)
-    await sandbox.run("exec sleep 1104")
+    await sandbox.run(f"exec sleep {sys.argv[4]}")
 
 anyio.run(main, backend=sys.argv[3])
 """
@@ -197,11 +198,12 @@ def test_a_killed_host_leaves_nothing(
     script.write_text(textwrap.dedent(HOST))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, str(script), kind, str(scratch), loop]
+    mark = f"{random.randrange(10**6, 10**7)}"  # seconds to sleep: nobody else's processes are looked at
+    command = [sys.executable, str(script), kind, str(scratch), loop, mark]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
         assert host.stdout is not None
         assert host.stdout.readline() == b"up\n"
-        _wait_for(lambda: len(processes("sleep 110")) >= 4)
+        _wait_for(lambda: len(processes(f"sleep {mark}")) >= 4)
         spawners = [
             pid
             for pid in processes("_spawner_main.py")
@@ -213,7 +215,11 @@ def test_a_killed_host_leaves_nothing(
         host.kill()
         if spawner_too:
             os.kill(spawners[0], signal.SIGKILL)
-    _wait_for(lambda: processes("sleep 110") == [])
+    try:
+        _wait_for(lambda: processes(f"sleep {mark}") == [])
+    finally:
+        for pid in processes(f"sleep {mark}"):
+            os.kill(pid, signal.SIGKILL)
     _wait_for(lambda: not any(pid in processes("_spawner_main.py") for pid in spawners))
     assert len(reap(scratch).directories) == (1 if kind == "host" else 0)
     assert list(scratch.iterdir()) == []
