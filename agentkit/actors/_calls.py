@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from agentkit.actors.rollout import Rollout
 
 
+INTERRUPTED = "Interrupted by the user."
+
+
 class RolloutTool(Protocol):
     """A tool that needs the rollout itself, such as a sub-agent."""
 
@@ -58,7 +61,7 @@ class TurnCalls:
         return tuple(
             observation
             or Observation(
-                "Not run: the rollout had already ended.",
+                "Not run: the turn had already ended.",
                 status=ObservationStatus.SKIPPED,
                 call_id=attempt.id,
                 name=attempt.name,
@@ -92,7 +95,7 @@ async def run_calls(calls: TurnCalls, rollout: "Rollout", tools: Mapping[str, To
     plan = [resolve(attempt, tools) for attempt in calls.attempts]
     calls.valid = sum(isinstance(step, Ready) for step in plan)
     at = 0
-    while at < len(plan) and not rollout.ended:
+    while at < len(plan) and not rollout.ended and not rollout.interrupted:
         step = plan[at]
         stop = at + 1
         if isinstance(step, Ready) and step.tool.spec.parallel:
@@ -144,6 +147,8 @@ async def _call(step: Ready, rollout: "Rollout") -> Observation:
     else:
         if observation is not None and not timed_out:
             return _named(observation, step.call)
+        if rollout.interrupted:
+            return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED, call_id=step.call.id, name=step.call.name)
         status = ObservationStatus.TIMEOUT
         text = f"Timed out after {limit_s:g} s."
     return Observation(text, status=status, call_id=step.call.id, name=step.call.name)

@@ -1,23 +1,24 @@
 """What the rollouts of a pool share."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field
 
 from agentkit.actors.permits import FairPermits
-from agentkit.protocols import Sink, Task, Trajectory
+from agentkit.protocols import Sink, Task
 
 if TYPE_CHECKING:
     from agentkit.actors._record import Record
+    from agentkit.actors.actor import Actor
     from agentkit.actors.agent import Agent
 
 
-class RunChild(Protocol):
-    """Runs a sub-agent beneath a rollout."""
+class StartChild(Protocol):
+    """Starts a sub-agent beneath a rollout."""
 
-    def __call__(self, agent: "Agent", task: Task, index: int, *, parent: "Record") -> Awaitable[Trajectory]:
-        """The child's trajectory, also noted on the parent."""
+    def __call__(self, agent: "Agent", task: Task, index: int, *, parent: "Record") -> "Actor":
+        """A handle on the child; its trajectory is noted on the parent."""
         ...
 
 
@@ -25,7 +26,7 @@ class RunChild(Protocol):
 class Services:
     """Permits, the sink, and where to report what outlived its rollout."""
 
-    run_child: RunChild
+    start_child: StartChild
     report: Callable[[str], None]
     sink: Sink | None = None
     starts: FairPermits = field(factory=FairPermits)

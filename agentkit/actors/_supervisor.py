@@ -37,6 +37,7 @@ from agentkit.protocols import (
     Trajectory,
 )
 from agentkit.rewards import as_score
+from agentkit.tools import check_needs
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Supervisor:
                 await self._services.sink.begin(key)
             env, tools = self._make(record)
             if record.end is None:
-                await self._start(record, env)
+                await self._start(record, env, tools)
             if record.end is None:
                 await self._interact(record, env, tools)
         except anyio.get_cancelled_exc_class():
@@ -160,7 +161,7 @@ class Supervisor:
             record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=error)
             return None, ()
 
-    async def _start(self, record: Record, env: Env | None) -> None:
+    async def _start(self, record: Record, env: Env | None, tools: tuple[Tool, ...]) -> None:
         if env is None:
             record.history.extend(self._task.messages)
             return
@@ -201,6 +202,7 @@ class Supervisor:
         else:
             said = started.result
             record.history.extend(self._task.messages if said is None else said)
+            check_needs(tools, env)  # what only the started env itself can tell
 
     async def _interact(self, record: Record, env: Env | None, tools: tuple[Tool, ...]) -> None:
         self.rollout = rollout = Rollout(
@@ -304,7 +306,7 @@ class Supervisor:
                 raise judging.error
             if judging.result is None:
                 raise TypeError("the reward returned None: a score is a number or a Score")
-            return Grade(GradeStatus.OK, as_score(judging.result))
+            return Grade(GradeStatus.OK, _fitting(as_score(judging.result), draft))
         except anyio.get_cancelled_exc_class():
             self._cancelled = True
             return Grade(GradeStatus.SKIPPED, blame=Blame.CALLER, error="cancelled while grading")
@@ -321,6 +323,17 @@ class Supervisor:
             self._services.report(f"{name} took longer than {grace_s:g} s and was abandoned")
         elif closing.error is not None:
             self._services.report(f"{name} failed: {type(closing.error).__name__}: {closing.error}")
+
+
+def _fitting(score: Score, draft: Trajectory) -> Score:
+    """The score, whose parts must match the trajectory's."""
+    if score.turns is not None and len(score.turns) != len(draft.turns):
+        raise ValueError(f"the score has {len(score.turns)} parts for {len(draft.turns)} turns")
+    for chain, values in (score.tokens or {}).items():
+        expected = len(draft.chains[chain]) if 0 <= chain < len(draft.chains) else None
+        if len(values) != expected:
+            raise ValueError(f"the score has {len(values)} parts for the tokens of chain {chain}, expected {expected}")
+    return score
 
 
 async def _judge(reward: Reward[Any], draft: Trajectory, env: Env | None) -> float | Score:

@@ -22,7 +22,7 @@ from agentkit.actors.agent import Agent
 from agentkit.actors.permits import FairPermits
 from agentkit.actors.run import Run
 from agentkit.errors import AgentkitError, ConfigError, InvariantError
-from agentkit.protocols import Sink, Task, Trajectory
+from agentkit.protocols import Sink, Task
 from agentkit.tools import stuck_threads
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Pool:
         self.live = FairPermits(max_rollouts, name="pool.max_rollouts")
         self._reports: list[str] = []
         self._services = Services(
-            self._run_child,
+            self._start_child,
             self._reports.append,
             sink,
             FairPermits(max_starts, name="pool.max_starts"),
@@ -158,22 +158,15 @@ class Pool:
         """
         return Run(self, tasks)
 
-    async def _run_child(self, agent: Agent, task: Task, index: int, *, parent: Record) -> Trajectory:
+    def _start_child(self, agent: Agent, task: Task, index: int, *, parent: Record) -> Actor:
         # A child is sealed within its parent's trajectory, so it has no sink of its own.
         services = Services(
-            self._run_child, self._reports.append, None, self._services.starts, self._services.generations
+            self._start_child, self._reports.append, None, self._services.starts, self._services.generations
         )
         actor = Actor(services, agent, task, index, parent=parent)
         parent.running_children.append(actor)
         self.spawn(self._tend_child, actor, parent, name=f"child {actor.key}")
-        try:
-            await actor.settled()
-        except BaseException:
-            actor.cancel()
-            with anyio.CancelScope(shield=True):
-                await actor.settled()
-            raise
-        return await actor.result()
+        return actor
 
     async def _tend_child(self, actor: Actor, parent: Record) -> None:
         try:

@@ -3,13 +3,13 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from attrs import frozen
 
 from agentkit.actors._backend import current_backend
-from agentkit.actors._calls import TurnCalls, run_calls
+from agentkit.actors._calls import INTERRUPTED, TurnCalls, run_calls
 from agentkit.actors._guard import Abandoned, Driven
 from agentkit.actors._policy import Generation, policy_of
 from agentkit.actors._record import OpenTurn, Prefix, Record
@@ -36,6 +36,9 @@ from agentkit.protocols import (
     user,
 )
 from agentkit.tokens import Mark
+
+if TYPE_CHECKING:
+    from agentkit.actors.actor import Actor
 
 T = TypeVar("T")
 
@@ -84,8 +87,9 @@ class Rollout:
         self._now = self._backend.clock()
         self._cancelled_class = anyio.get_cancelled_exc_class()
         self._scope: anyio.CancelScope | None = None
-        self._interruptible: anyio.CancelScope | None = None
-        self._interrupted = False
+        self._interruptible: set[anyio.CancelScope] = set()
+        self.interrupted = False
+        """Whether the generation or the calls of this turn were cut short by an actor's `interrupt`."""
         self._pending: list[Message] = []
         self._policy = policy_of(agent, record, self._specs, self.id)
         self._mark: Mark = record.ledger.mark()
@@ -216,6 +220,8 @@ class Rollout:
                 self.observe(observation.message())
         self._count(action, calls, turn)
         await self._close_turn()
+        if self.interrupted and not turn.interrupted and not self.ended:
+            await self._await_user()
         if self._broadcast:
             self._broadcast.publish(Observed(turn.index, turn.observations))
         return Result(turn.observations, done=self.ended)
@@ -266,11 +272,28 @@ class Rollout:
         Cancellation: the sub-agent is cancelled and sealed first.
         """
         await self._refuse_after_end()
+        child = self.start_child(agent, task, index=index)
+        try:
+            return await child.result()
+        except BaseException:
+            child.cancel()
+            with anyio.CancelScope(shield=True):
+                await child.settled()
+            raise
+
+    def start_child(self, agent: Agent, task: Task | str, *, index: int | None = None) -> "Actor":
+        """Start a sub-agent and give a handle on it; what has not ended when this rollout ends is cancelled then.
+
+        Raises:
+            RolloutEnded: this rollout has ended.
+        """
+        if self._record.end is not None:
+            raise RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
         number = self._record.children_begun if index is None else index
         self._record.children_begun += 1
         if isinstance(task, str):
             task = Task(f"{self._record.key}/{agent.name}", task)
-        return await self._services.run_child(agent, task, number, parent=self._record)
+        return self._services.start_child(agent, task, number, parent=self._record)
 
     # used by the supervisor, the calls of a turn, and actors
 
@@ -285,10 +308,10 @@ class Rollout:
         return RolloutEnded(f"the rollout has ended: {reason}")
 
     def interrupt(self) -> None:
-        """Cut the generation or call under way short; the loop goes on with what the mailbox says."""
-        if self._interruptible is not None:
-            self._interrupted = True
-            self._interruptible.cancel()
+        """Cut the generation or the calls under way short; the loop goes on with what the mailbox says."""
+        for scope in self._interruptible:
+            self.interrupted = True
+            scope.cancel()
 
     async def flush(self) -> None:
         """Write what the sink has not seen yet."""
@@ -300,11 +323,14 @@ class Rollout:
         Code that refuses to end is closed and named in the trajectory's `stuck`.
         """
         deadline = self._now() + limit_s
-        with anyio.CancelScope(deadline=deadline):
+        with anyio.CancelScope(deadline=deadline) as scope:
+            self._interruptible.add(scope)
             try:
                 return await self._drive(start, name=name, deadline=deadline), False
             except Abandoned:
                 self._record.stuck.append(name)
+            finally:
+                self._interruptible.discard(scope)
         return None, True
 
     async def _drive(self, start: Callable[[], Awaitable[T]], *, name: str, deadline: float) -> T:
@@ -355,7 +381,8 @@ class Rollout:
         finish: Finish | None = None
         fault: Exception | None = None
         with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
-            self._interruptible, self._interrupted = scope, False
+            self._interruptible.add(scope)
+            self.interrupted = False
             try:
                 finish = await self._ask(generation, scope.deadline)
             except Abandoned:
@@ -367,7 +394,7 @@ class Rollout:
             except Exception as error:  # whatever a model raises is its own fault, not the rollout's
                 fault = error
             finally:
-                self._interruptible = None
+                self._interruptible.discard(scope)
                 generation.close()
                 turn.generation_s = self._now() - started
                 if finish is not None or generation.emitted or scope.cancel_called:
@@ -378,7 +405,7 @@ class Rollout:
             overflow = isinstance(fault, ContextOverflow)
             raise self.end(ExitReason.TOKEN_LIMIT if overflow else ExitReason.MODEL_ERROR, fault) from fault
         if finish is None:
-            if not self._interrupted:
+            if not self.interrupted:
                 raise self.end(ExitReason.GENERATION_TIMEOUT)
             turn.interrupted = True
         elif finish.reason is FinishReason.ABORTED:
@@ -405,6 +432,8 @@ class Rollout:
         except Exception as error:  # an env that fails to answer can carry no further turn
             self.end(ExitReason.ENV_DEAD, error)
             return Observation(f"The environment failed: {error}", status=ObservationStatus.ERROR)
+        if self.interrupted:
+            return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED)
         if observation is None or timed_out:
             self._tool_timeouts += 1
             return Observation(f"Timed out after {limit_s:g} s.", status=ObservationStatus.TIMEOUT)

@@ -32,7 +32,7 @@ class CallFault:
 
 
 def with_id(attempt: ToolCall | CallFault, call_id: str) -> ToolCall | CallFault:
-    """The attempt under another id. (`attrs.evolve` does the same in five times the time, once for every call.)"""
+    """The attempt under another id; `attrs.evolve` does the same in five times the time."""
     if isinstance(attempt, ToolCall):
         return ToolCall(call_id, attempt.name, attempt.arguments)
     return CallFault(attempt.status, attempt.reason, attempt.raw, attempt.name, call_id)

@@ -152,3 +152,37 @@ async def test_a_sub_agent_that_fails_is_an_observation() -> None:
     assert observation.content == "The sub-agent did not finish: model_error."
     assert observation.status is ObservationStatus.OK
     assert trajectory.exit_reason is ExitReason.FINISHED
+
+
+async def test_an_interrupt_cuts_the_calls_of_a_turn_short() -> None:
+    slow = FakeTool("work", lambda _: anyio.sleep(100))
+    agent = Agent(ScriptedModel([CALL + "\n" + CALL, "Sorry."]), tools=[slow], budget=Budget(max_tool_timeouts=0))
+    async with Pool(agent) as pool:
+        actor = pool.start("Go.")
+        await anyio.sleep(20)
+        actor.interrupt()
+        await anyio.sleep(5)
+        assert slow.calls == 1
+        actor.tell("Stop that.")
+        trajectory = await actor.result()
+    assert [o.content for o in trajectory.turns[0].observations] == [
+        "Interrupted by the user.",
+        "Not run: the turn had already ended.",
+    ]
+    assert (trajectory.exit_reason, trajectory.turns[1].action.content) == (ExitReason.FINISHED, "Sorry.")
+
+
+async def test_a_child_can_be_talked_to_and_ends_with_its_parent() -> None:
+    helper = Agent(ScriptedModel(["One.", "Two."], first_token_s=1), name="helper", loop=chat)
+
+    async def supervise(rollout) -> None:
+        async for action in rollout:
+            child = rollout.start_child(helper, "Hello.")
+            rollout.observe((await child.ask("And?")).content)
+            if rollout.turns == 2:
+                await rollout.act(action)
+
+    trajectory = await Agent(ScriptedModel(["go", "done"]), loop=supervise).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert [child.exit_reason for child in trajectory.children] == [ExitReason.CANCELLED] * 2
+    assert anyio.current_time() < 10

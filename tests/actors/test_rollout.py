@@ -378,3 +378,33 @@ def test_a_tool_says_what_it_needs_of_the_env() -> None:
 
     with pytest.raises(ConfigError, match=r"execute_bash.*Shell.*Bare"):
         Agent(ScriptedModel(["x"]), env=Bare, tools=[execute_bash])
+
+
+async def test_parts_of_a_score_must_fit_the_trajectory() -> None:
+    from agentkit import Score
+
+    def with_parts(**parts):
+        async def score(trajectory, env) -> Score:
+            return Score(1.0, **parts)
+
+        return Agent(ScriptedModel([call("work"), "done"]), tools=[WORK], reward=score)
+
+    good = await with_parts(turns=(0.5, 1.0)).run("Go.")
+    assert good.grade.score.turns == (0.5, 1.0)
+    bad = await with_parts(turns=(0.5,)).run("Go.")
+    assert (bad.grade.status, bad.grade.blame, bad.score) == (GradeStatus.ERROR, Blame.GRADER, None)
+    assert "1 parts for 2 turns" in bad.grade.error
+    wild = await with_parts(tokens={3: (1.0,)}).run("Go.")
+    assert "chain 3, expected None" in wild.grade.error
+
+
+async def test_a_reward_sees_the_task_and_the_open_env() -> None:
+    world = World()
+
+    async def score(trajectory, env) -> float:
+        assert env in world.open
+        return float(trajectory.task.data["answer"] == trajectory.turns[-1].action.content)
+
+    agent = Agent(ScriptedModel(["42"]), env=world, reward=score)
+    assert (await agent.run(Task("t", "What?", data={"answer": "42"}))).score == 1.0
+    assert not world.open
