@@ -115,6 +115,19 @@ async def test_retries_of_a_model_run_out() -> None:
     assert model.asked == 3
 
 
+async def test_a_fault_that_trying_again_does_not_help_is_met_once() -> None:
+    class Refusing(ScriptedModel):
+        asked = 0
+
+        async def sample_tokens(self, request, emit):
+            self.asked += 1
+            raise ModelError("no such model")
+
+    model = Refusing(["Hello."])
+    trajectory = await Agent(model, outcomes=OutcomePolicy(retries=0)).run("Go.")
+    assert (trajectory.exit_reason, model.asked) == (ExitReason.MODEL_ERROR, 1)
+
+
 async def test_a_generation_permit_comes_back_after_a_fault_and_a_cancel() -> None:
     class Odd(ScriptedModel):
         async def sample_tokens(self, request, emit):

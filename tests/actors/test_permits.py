@@ -32,7 +32,20 @@ async def test_a_release_during_a_pause_is_not_handed_on() -> None:
     permits = FairPermits(1)
     await permits.acquire("a")
     permits.pause()
-    permits.release()
+    async with anyio.create_task_group() as group:
+        group.start_soon(permits.acquire, "b")
+        await anyio.sleep(1)
+        permits.release()
+        await anyio.sleep(1)
+        assert (permits.held, permits.waiting) == (0, 1)
+        permits.resume()
+        await anyio.sleep(1)
+        assert (permits.held, permits.waiting) == (1, 0)
+
+
+def test_nothing_is_taken_during_a_pause() -> None:
+    permits = FairPermits(1)
+    permits.pause()
     assert not permits.take()
     permits.resume()
     assert permits.take()

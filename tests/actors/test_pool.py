@@ -347,3 +347,12 @@ async def test_leaving_ends_a_source_and_lets_it_clean_up(where) -> None:
                 break
         await anyio.sleep(5)
         assert log == ["closed"]
+
+
+async def test_leaving_ends_what_runs_at_once() -> None:
+    started = anyio.current_time()
+    async with Pool(slow(100)) as pool:
+        actor = pool.start("Go.")
+        await anyio.sleep(1)
+    assert anyio.current_time() - started == pytest.approx(1)
+    assert (await actor.result()).exit_reason is ExitReason.CANCELLED

@@ -99,9 +99,9 @@ async def test_parallel_calls_run_side_by_side_and_others_in_order() -> None:
         return run
 
     tools = [FakeTool("p", body("p"), parallel=True), FakeTool("s", body("s"))]
-    script = ["\n".join(map(call, ["p", "p", "s", "s"])), "done"]
+    script = ["\n".join(map(call, ["p", "p", "s", "s", "p"])), "done"]
     await Agent(ScriptedModel(script), tools=tools).run("Go.")
-    assert log == ["+p", "+p", "-p", "-p", "+s", "-s", "+s", "-s"]
+    assert log == ["+p", "+p", "-p", "-p", "+s", "-s", "+s", "-s", "+p", "-p"]
 
 
 async def test_consecutive_format_errors_end_the_rollout_and_a_clean_turn_resets_them() -> None:
@@ -209,12 +209,16 @@ async def test_a_retryable_model_error_is_retried_unless_something_was_sampled()
     assert trajectory.turns[0].generation_s == pytest.approx(0.5 + 1.0)
 
     class Torn(ScriptedModel):
+        asked = 0
+
         async def sample_tokens(self, request, emit):
+            self.asked += 1
             await super().sample_tokens(request, emit)
             raise ModelError("connection lost", retryable=True)
 
-    trajectory = await Agent(Torn(["Hello."]), outcomes=ONCE).run("Go.")
-    assert trajectory.exit_reason is ExitReason.MODEL_ERROR
+    torn = Torn(["Hello."])
+    trajectory = await Agent(torn, outcomes=ONCE).run("Go.")
+    assert (trajectory.exit_reason, torn.asked) == (ExitReason.MODEL_ERROR, 1)
     assert sum(trajectory.chains[0].response_mask) == 5, "what was streamed is kept, and never sampled twice"
 
 

@@ -47,7 +47,7 @@ async def test_a_cancel_cuts_neither_the_seal_nor_the_close() -> None:
     with anyio.move_on_after(5):
         async with Pool(Agent(ScriptedModel(["w " * 50], token_s=1), env=world), sink=sink) as pool:
             await pool.start("Go.").result()
-    assert [t.exit_reason for t in sink.trajectories] == [ExitReason.CANCELLED]
+    assert [(t.exit_reason, t.stuck) for t in sink.trajectories] == [(ExitReason.CANCELLED, ())]
     assert log == ["closed"]
     assert (world.made, world.closed) == (1, 1)
 
@@ -460,3 +460,19 @@ async def test_the_last_action_answers_who_asked() -> None:
         actor = pool.start("Go.")
         with anyio.fail_after(10):
             assert (await actor.ask("Well?")).content == "done"
+
+
+async def test_cancelling_a_parent_alone_cancels_its_child_at_once() -> None:
+    helper = Agent(ScriptedModel(["w " * 500], token_s=1), name="helper")
+
+    async def delegate(rollout) -> None:
+        await rollout.child(helper, "Do it.")
+
+    async with Pool(Agent(ScriptedModel(["x"]), loop=delegate)) as pool:
+        started, actor = anyio.current_time(), pool.start("Go.")
+        await anyio.sleep(20)
+        actor.cancel()
+        trajectory = await actor.result()
+        assert anyio.current_time() - started == pytest.approx(20)
+    assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.CANCELLED, ())
+    assert [child.exit_reason for child in trajectory.children] == [ExitReason.CANCELLED]
