@@ -13,7 +13,6 @@ from agentkit import (
     OutcomePolicy,
     Pool,
     SandboxDead,
-    SubAgent,
     Task,
 )
 from agentkit.errors import AgentkitError, ModelError, RolloutEnded
@@ -436,23 +435,23 @@ async def test_a_factory_that_fails_is_an_exit_reason() -> None:
 
 
 async def test_a_child_that_hides_is_ended_before_its_parent_is_sealed() -> None:
-    world = World(on_close=lambda: anyio.sleep(1.5))
+    world = World(on_close=lambda: anyio.sleep(0.5))
 
     async def stays(rollout) -> None:
         await hide_behind_a_shield()
 
-    helper = Agent(ScriptedModel(["x"]), env=world, loop=stays, budget=Budget(grace_s=2), name="helper")
-    call = '<tool_call>\n{"name": "helper", "arguments": {"prompt": "Hide."}}\n</tool_call>'
-    parent = Agent(
-        ScriptedModel([call, "done"]),
-        tools=[SubAgent(helper, description="Helps.")],
-        budget=Budget(tool_s=5, grace_s=2),
-    )
-    async with Pool(parent) as pool:
+    helper = Agent(ScriptedModel(["x"]), env=world, loop=stays, budget=Budget(grace_s=1), name="helper")
+
+    async def leave(rollout) -> None:
+        rollout.start_child(helper, "Hide.")
+        await anyio.sleep(1)
+
+    async with Pool(Agent(ScriptedModel(["x"]), loop=leave)) as pool:
         trajectory = await pool.start("Go.").result()
         assert (world.made, world.closed) == (1, 1)
     assert trajectory.exit_reason is ExitReason.FINISHED
     assert [child.exit_reason for child in trajectory.children] == [ExitReason.CANCELLED]
+    assert any("loop of" in name for name in trajectory.children[0].stuck)
 
 
 async def test_the_last_action_answers_who_asked() -> None:
