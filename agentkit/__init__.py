@@ -41,3 +41,16 @@ from agentkit.protocols import assistant as assistant
 from agentkit.protocols import system as system
 from agentkit.protocols import user as user
 from agentkit.tools import tool as tool
+from agentkit.errors import ContextOverflow as ContextOverflow
+from agentkit.errors import SandboxError as SandboxError
+from agentkit.protocols import FinishReason as FinishReason
+from agentkit.protocols import Finish as Finish
+from agentkit.protocols import GradeStatus as GradeStatus
+from agentkit.protocols import ObservationStatus as ObservationStatus
+from agentkit.protocols import RolloutKey as RolloutKey
+from agentkit.protocols import TextChunk as TextChunk
+from agentkit.protocols import TokenChunk as TokenChunk
+from agentkit.protocols import Reward as Reward
+from agentkit.protocols import Sink as Sink
+from agentkit.protocols import ToolSpec as ToolSpec
+from agentkit.protocols import Chain as Chain

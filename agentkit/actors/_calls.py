@@ -134,6 +134,8 @@ async def _answer(calls: TurnCalls, index: int, step: Ready | CallFault, rollout
 async def _call(step: Ready, rollout: "Rollout") -> Observation:
     spec = step.tool.spec
     limit_s = rollout.budget.tool_s if spec.timeout_s is None else min(spec.timeout_s, rollout.budget.tool_s)
+    if hasattr(step.tool, "call_within"):  # a sub-agent has limits of its own, and what remains of this rollout's time
+        limit_s = rollout.remaining_s
     status = ObservationStatus.ERROR
     try:
         observation, timed_out = await rollout.bounded(_start(step, rollout, limit_s), name=spec.name, limit_s=limit_s)

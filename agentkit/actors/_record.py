@@ -123,6 +123,8 @@ class Record:
     end: End | None = None
     calls: dict[Driven[object], float] = field(factory=dict)
     """User code that is running inside the loop, with its deadline."""
+    next_look: float = math.inf
+    """When the supervisor looks next: a call that is overdue sooner must wake it."""
     closed: bool = False
     """Frozen: whatever user code still pushes is refused."""
     refused: bool = False

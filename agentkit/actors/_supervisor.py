@@ -7,7 +7,8 @@ it always gets to the end, on time, whoever cancels it, and whatever the model, 
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from inspect import isawaitable
+from typing import Any, cast
 
 import anyio
 from attrs import evolve
@@ -200,9 +201,13 @@ class Supervisor:
         elif started.error is not None:
             record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=started.error)
         else:
-            said = started.result
-            record.history.extend(self._task.messages if said is None else said)
-            check_needs(tools, env)  # what only the started env itself can tell
+            said: object = self._task.messages if started.result is None else started.result
+            if isinstance(said, Sequence) and all(isinstance(message, Message) for message in said):
+                record.history.extend(said)
+                check_needs(tools, env)  # what only the started env itself can tell
+            else:
+                error = f"{started.name} must return a sequence of messages or None, found {said!r}"
+                record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=error)
 
     async def _interact(self, record: Record, env: Env | None, tools: tuple[Tool, ...]) -> None:
         self.rollout = rollout = Rollout(
@@ -248,7 +253,8 @@ class Supervisor:
         """Until the loop has ended, or was ended: on time even where it does not listen to its deadlines."""
         budget = record.budget
         while not loop.done.is_set():
-            with anyio.CancelScope(deadline=self._next_look(record)):
+            record.next_look = self._next_look(record)
+            with anyio.CancelScope(deadline=record.next_look):
                 await self._wake.wait()
             self._wake = anyio.Event()
             if loop.done.is_set():
@@ -268,8 +274,6 @@ class Supervisor:
     def _next_look(self, record: Record) -> float:
         budget = record.budget
         looks = [record.deadline, *(deadline for driven, deadline in record.calls.items() if not driven.forced)]
-        if len(looks) == 1:  # nothing under way: what begins now is overdue no sooner than this
-            looks.append(anyio.current_time() + max(1.0, min(budget.generation_s, budget.tool_s)))
         if record.end is not None:
             looks.append(record.end.at)
         return min(looks) + budget.grace_s
@@ -337,4 +341,6 @@ def _fitting(score: Score, draft: Trajectory) -> Score:
 
 
 async def _judge(reward: Reward[Any], draft: Trajectory, env: Env | None) -> float | Score:
-    return await reward(draft, env)
+    verdict: Any = reward(draft, env)
+    # A plain function will do: it has nothing to wait for, or holds the loop while it thinks.
+    return cast("float | Score", await verdict if isawaitable(verdict) else verdict)

@@ -83,7 +83,11 @@ class Agent:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ConfigError(f"agent.{name} must be an async function or another callable, found {value!r}")
+        if inspect.isfunction(self.loop) and not inspect.iscoroutinefunction(self.loop):
+            raise ConfigError(f"agent.loop must be an async function, found the plain function {self.loop.__name__}")
         env: object = self.env
+        if inspect.isclass(env):
+            _check_env(env)
         if env is not None and not callable(env):
             raise ConfigError(
                 f"agent.env must be a class or a function that makes one env for each rollout, found an object of "
@@ -124,7 +128,7 @@ class Agent:
         for index, item in enumerate(self.tools):
             made: object = item
             if inspect.isclass(made) or not isinstance(made, Tool):
-                if not callable(made) or _needs_arguments(made):
+                if not callable(made) or inspect.iscoroutinefunction(made) or _needs_arguments(made):
                     raise ConfigError(
                         f"agent.tools[{index}] is no tool and no factory of one, found {item!r}: "
                         "decorate a function with @agentkit.tool, or pass an object with spec and call"
@@ -150,6 +154,15 @@ class Agent:
             task = Task("task", task)
         async with Pool(self, max_rollouts=1) as pool:
             return await pool.start(task, index=index).result()
+
+
+def _check_env(env: type) -> None:
+    for name in ("start", "close"):
+        method = getattr(env, name, None)
+        if method is None:
+            raise ConfigError(f"agent.env: {env.__name__} has no {name}; an env has async methods start and close")
+        if inspect.isfunction(method) and not inspect.iscoroutinefunction(method):
+            raise ConfigError(f"agent.env: {env.__name__}.{name} must be async, found a plain method")
 
 
 def _needs_arguments(factory: object) -> bool:

@@ -18,8 +18,10 @@ async def react(rollout: "Rollout") -> None:
 async def chat(rollout: "Rollout") -> None:
     """As `react`, but an action without a call hands the word to the user: the next message comes from the mailbox.
 
-    The rollout is `finished` when the mailbox is closed.
+    A rollout that starts without a user message waits for the first. It is `finished` when the mailbox is closed.
     """
+    if all(message.role != "user" for message in rollout.messages) and not await rollout.listen():
+        return
     async for action in rollout:
         if action.attempts:
             await rollout.act(action)

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from agentkit.actors._record import Record
 from agentkit.actors._services import Services
-from agentkit.actors._source import Tasks
+from agentkit.actors._source import Source, Tasks, as_task
 from agentkit.actors.actor import Actor
 from agentkit.actors.agent import Agent
 from agentkit.actors.permits import FairPermits
@@ -73,6 +73,7 @@ class Pool:
             FairPermits(max_generations, name="pool.max_generations"),
         )
         self._group: TaskGroup | None = None
+        self._started: set[tuple[str, int]] = set()
 
     async def __aenter__(self) -> Self:
         self._group = await anyio.create_task_group().__aenter__()
@@ -115,14 +116,16 @@ class Pool:
         self._services.generations.resume()
 
     def start(self, task: Task | str, *, index: int = 0) -> Actor:
-        """Start one rollout now, past `max_rollouts`, and give a handle on it.
+        """Start one rollout now, past `max_rollouts`, and give a handle on it. A string is a user message.
 
         Raises:
-            ConfigError: the pool is not entered, or already left.
+            ConfigError: the pool is not entered or already left, or this rollout was started before.
         """
-        if isinstance(task, str):
-            task = Task("task", task)
         self._open_group()
+        task = as_task(task, len(self._started))
+        if (task.id, index) in self._started:
+            raise ConfigError(f"rollout {task.id}#{index} was started before: give another task id or index")
+        self._started.add((task.id, index))
         actor = self.actor(task, index)
         self.spawn(actor.run, name=f"rollout {actor.key}")
         return actor
@@ -156,7 +159,7 @@ class Pool:
 
         Rollouts that the sink already holds sealed are skipped. Tasks are taken from the source only as rollouts end.
         """
-        return Run(self, tasks)
+        return Run(self, Source(tasks))
 
     def _start_child(self, agent: Agent, task: Task, index: int, *, parent: Record) -> Actor:
         # A child is sealed within its parent's trajectory, so it has no sink of its own.

@@ -337,7 +337,10 @@ class Rollout:
         awaitable = start()
         coroutine = awaitable if inspect.iscoroutine(awaitable) else _await(awaitable)
         driven: Driven[T] = Driven(coroutine, name=name, backend=self._backend, cancelled_class=self._cancelled_class)
-        self._record.calls[driven] = deadline  # type: ignore[index]  # Driven[T] is a Driven[object] to its supervisor
+        record = self._record
+        record.calls[driven] = deadline  # type: ignore[index]  # Driven[T] is a Driven[object] to its supervisor
+        if deadline + record.budget.grace_s < record.next_look:
+            self._wake()
         try:
             return await driven
         finally:
@@ -416,7 +419,10 @@ class Rollout:
         """One generation, tried again while nothing was sampled and trying again may help."""
         for attempt in count():
             try:
-                return await self._drive(generation.ask(deadline), name=self._policy.name, deadline=deadline)
+                finish = await self._drive(generation.ask(deadline), name=self._policy.name, deadline=deadline)
+                if isinstance(finish, Finish):
+                    return finish
+                raise ModelError(f"{self._policy.name} must return a Finish, found {finish!r}")
             except ModelError as error:
                 if not error.retryable or generation.emitted or attempt >= self._agent.model_retries:
                     raise
@@ -424,11 +430,9 @@ class Rollout:
         raise InvariantError("the tries have no end")
 
     async def _step(self, env: Steps, action: Action) -> Observation:
-        limit_s = self._record.budget.tool_s
+        limit_s, name = self._record.budget.tool_s, f"{type(env).__name__}.step"
         try:
-            observation, timed_out = await self.bounded(
-                lambda: env.step(action), name=f"{type(env).__name__}.step", limit_s=limit_s
-            )
+            observation, timed_out = await self.bounded(lambda: env.step(action), name=name, limit_s=limit_s)
         except Exception as error:  # an env that fails to answer can carry no further turn
             self.end(ExitReason.ENV_DEAD, error)
             return Observation(f"The environment failed: {error}", status=ObservationStatus.ERROR)
@@ -437,6 +441,9 @@ class Rollout:
         if observation is None or timed_out:
             self._tool_timeouts += 1
             return Observation(f"Timed out after {limit_s:g} s.", status=ObservationStatus.TIMEOUT)
+        if not isinstance(observation, Observation):
+            self.end(ExitReason.ENV_DEAD, f"{name} must return an Observation, found {observation!r}")
+            return Observation("The environment failed.", status=ObservationStatus.ERROR)
         if observation.done:
             self.end(ExitReason.FINISHED)
         return observation
@@ -451,6 +458,16 @@ class Rollout:
         )
         if reason is not None:
             self.end(reason)
+
+    async def listen(self) -> bool:
+        """Wait for the mailbox and observe what it holds; once it is closed the rollout is `finished`, and this False.
+
+        Raises:
+            RolloutEnded: an end was reached before.
+        Cancellation: no message is lost.
+        """
+        await self._refuse_after_end()
+        return await self._await_user()
 
     async def _await_user(self) -> bool:
         messages = await self._mailbox.receive()

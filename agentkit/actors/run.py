@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from attrs import define
+from attrs import define, field
 
-from agentkit.actors._source import Source, Tasks
+from agentkit.actors._source import Source
 from agentkit.errors import ConfigError
 from agentkit.protocols import Outcome, Task, Trajectory
 
@@ -23,14 +23,18 @@ class _Group:
 
     next_index: int
     replacements_left: int
+    expected: int = 0
+    """How many rollouts were begun, or will be."""
+    taken: list[Trajectory] = field(factory=list)
 
 
 class Run:
     """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving cancels what is left."""
 
-    def __init__(self, pool: "Pool", tasks: Tasks) -> None:
+    def __init__(self, pool: "Pool", source: Source) -> None:
         self._pool = pool
-        self._tasks = tasks
+        self._source = source
+        self._groups: dict[str, _Group] = {}
         self._scope = anyio.CancelScope()
         self._receive: MemoryObjectReceiveStream[Trajectory] | None = None
         self._error: BaseException | None = None
@@ -62,6 +66,18 @@ class Run:
         self._scope.cancel()
         self._stream().close()
 
+    async def groups(self) -> AsyncIterator[tuple[Trajectory, ...]]:
+        """All rollouts of a task together, replacements included, as groups complete; instead of iterating the run.
+
+        A group that was partly sealed by an earlier run holds the rest of it.
+        """
+        async for trajectory in self:
+            group = self._groups[trajectory.task_id]
+            group.taken.append(trajectory)
+            if len(group.taken) == group.expected:
+                del self._groups[trajectory.task_id]
+                yield tuple(group.taken)
+
     async def _collect(self) -> list[Trajectory]:
         return [trajectory async for trajectory in self]
 
@@ -83,7 +99,7 @@ class Run:
 
     async def _feed_all(self, send: MemoryObjectSendStream[Trajectory]) -> None:
         sealed, seen = self._pool.sealed(), set[str]()
-        async with anyio.create_task_group() as rollouts, Source(self._tasks) as source:
+        async with anyio.create_task_group() as rollouts, self._source as source:
             try:
                 async for task in source:
                     if task.id in seen:
@@ -103,11 +119,13 @@ class Run:
         task: Task,
         sealed: Container[tuple[str, int]],
     ) -> None:
-        group = _Group(self._pool.group_size, self._pool.agent.outcomes.replacements)
-        for index in range(self._pool.group_size):
-            if (task.id, index) not in sealed:
-                await self._pool.live.acquire(task.id)
-                rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
+        indices = [index for index in range(self._pool.group_size) if (task.id, index) not in sealed]
+        group = _Group(self._pool.group_size, self._pool.agent.outcomes.replacements, len(indices))
+        if indices:
+            self._groups[task.id] = group
+        for index in indices:
+            await self._pool.live.acquire(task.id)
+            rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
 
     async def _one(
         self,
@@ -123,6 +141,7 @@ class Run:
             trajectory = await self._pool.actor(task, index, replaces=replaces).run()
             if trajectory.outcome is Outcome.REPLACE and group.replacements_left:
                 group.replacements_left -= 1
+                group.expected += 1
                 rollouts.start_soon(self._replace, rollouts, send, task, group, index)
             with suppress(anyio.BrokenResourceError):  # the consumer has left; the trajectory is in the sink
                 await send.send(trajectory)

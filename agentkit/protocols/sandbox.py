@@ -117,9 +117,8 @@ class Lifecycle(Protocol):
 class SandboxSpec:
     """What a sandbox should be like.
 
-    `root` is the directory that becomes the working directory's parent inside (back ends make one when None); `env` is
-    all of the environment a command sees beside a minimal PATH/HOME; nothing is inherited from the host process.
-    `network` false means no network but loopback.
+    `cwd` is the working directory inside, made if need be; `env` is all of the environment a command sees beside a
+    minimal PATH and HOME; nothing is inherited from the host process. `network` false means none but loopback.
     """
 
     cwd: str = "/work"

@@ -4,11 +4,32 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from agentkit.errors import ConfigError
 from agentkit.protocols.messages import Message
 
+_ROLES = ("system", "user", "assistant", "tool")
 
-def _messages(value: Sequence[Message] | str) -> tuple[Message, ...]:
-    return (Message("user", value),) if isinstance(value, str) else tuple(value)
+
+def _messages(value: "Sequence[Message | Mapping[str, str]] | str") -> tuple[Message, ...]:
+    if isinstance(value, str):
+        return (Message("user", value),)
+    return tuple(_message(item, index) for index, item in enumerate(value))
+
+
+def _message(item: object, index: int) -> Message:
+    if isinstance(item, Message):
+        return item
+    if isinstance(item, Mapping) and item.get("role") in _ROLES and isinstance(item.get("content"), str):
+        if unknown := set(item) - {"role", "content", "name", "tool_call_id"}:
+            raise ConfigError(
+                f"task.messages[{index}] has the keys {sorted(unknown)}: build a Message to say more than a role, "
+                "a content, a name and a tool_call_id"
+            )
+        return Message(**item)
+    raise ConfigError(
+        f"task.messages[{index}] must be a Message or a mapping with a role ({', '.join(_ROLES)}) and a text as "
+        f"content, found {item!r}"
+    )
 
 
 @frozen
@@ -16,8 +37,9 @@ class Task:
     """One task: the messages that open it, and whatever the env and the reward need to know.
 
     `id` names the task within a run; the rollouts of one task form a group. A plain string as `messages` is one user
-    message. `data` is for the env and the reward (as `trajectory.task.data`) and is never shown to the policy.
-    `budget` overrides fields of the agent's budget. `metadata` is for whoever reads the trajectory.
+    message; messages may be given as mappings with a role and a content. `data` is for the env and the reward (as
+    `trajectory.task.data`) and is never shown to the policy. `budget` overrides fields of the agent's budget.
+    `metadata` is for whoever reads the trajectory.
     """
 
     id: str

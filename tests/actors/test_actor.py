@@ -186,3 +186,24 @@ async def test_a_child_can_be_talked_to_and_ends_with_its_parent() -> None:
     assert trajectory.exit_reason is ExitReason.FINISHED
     assert [child.exit_reason for child in trajectory.children] == [ExitReason.CANCELLED] * 2
     assert anyio.current_time() < 10
+
+
+async def test_a_chat_without_a_user_message_waits_for_the_first() -> None:
+    async with Pool(Agent(ScriptedModel(["Hi."], first_token_s=1), loop=chat)) as pool:
+        actor = pool.start(Task("t"))
+        await anyio.sleep(50)
+        assert (await actor.ask("Hello.")).content == "Hi."
+        actor.hang_up()
+        trajectory = await actor.result()
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.FINISHED, 1)
+    assert trajectory.prompt[0].content == "Hello."
+
+
+async def test_a_sub_agent_is_not_cut_by_the_limit_of_a_tool() -> None:
+    helper = Agent(ScriptedModel(["It is 42."], first_token_s=200), name="helper")
+    call = '<tool_call>\n{"name": "helper", "arguments": {"prompt": "What is it?"}}\n</tool_call>'
+    parent = Agent(
+        ScriptedModel([call, "done"]), tools=[SubAgent(helper, description="Helps.")], budget=Budget(tool_s=5)
+    )
+    trajectory = await parent.run("Go.")
+    assert trajectory.turns[0].observations[0].content == "It is 42."

@@ -356,3 +356,36 @@ async def test_leaving_ends_what_runs_at_once() -> None:
         await anyio.sleep(1)
     assert anyio.current_time() - started == pytest.approx(1)
     assert (await actor.result()).exit_reason is ExitReason.CANCELLED
+
+
+async def test_groups_come_whole_with_their_replacements() -> None:
+    class Sometimes(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            if request.request_id.startswith("t1#1"):
+                raise ZeroDivisionError
+            return await super().sample_tokens(request, emit)
+
+    outcomes = OutcomePolicy(exits=dict.fromkeys(ExitReason, Outcome.REPLACE) | {ExitReason.FINISHED: Outcome.TRAIN})
+    async with Pool(Agent(Sometimes(["Hi."], first_token_s=1), outcomes=outcomes), group_size=3) as pool:
+        groups = {group[0].task_id: group async for group in pool.run(tasks(3)).groups()}
+    assert {task_id: len(group) for task_id, group in groups.items()} == {"t0": 3, "t1": 4, "t2": 3}
+    assert all(len({t.task_id for t in group}) == 1 for group in groups.values())
+
+
+async def test_strings_are_tasks_and_one_task_is_not_many() -> None:
+    async with Pool(slow()) as pool:
+        trajectories = await pool.run(["One.", "Two."])
+        assert sorted(t.task_id for t in trajectories) == ["task0", "task1"]
+        with pytest.raises(ConfigError, match=r"pool\.run takes many tasks"):
+            pool.run(Task("a", "Go."))
+        with pytest.raises(ConfigError, match="task 1 must be a Task or a string, found 3"):
+            await pool.run(["Go.", 3])
+
+
+async def test_a_rollout_is_started_once() -> None:
+    async with Pool(slow()) as pool:
+        first, second = pool.start("Go."), pool.start("Go.")
+        assert first.key != second.key
+        pool.start(Task("a", "Go."))
+        with pytest.raises(ConfigError, match="rollout a#0 was started before"):
+            pool.start(Task("a", "Go."))

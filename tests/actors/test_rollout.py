@@ -412,3 +412,88 @@ async def test_a_reward_sees_the_task_and_the_open_env() -> None:
     agent = Agent(ScriptedModel(["42"]), env=world, reward=score)
     assert (await agent.run(Task("t", "What?", data={"answer": "42"}))).score == 1.0
     assert not world.open
+
+
+async def test_a_reward_may_be_a_plain_function() -> None:
+    trajectory = await Agent(ScriptedModel(["x"]), reward=lambda trajectory, env: 0.5).run("Go.")
+    assert trajectory.score == 0.5
+
+
+async def test_a_model_that_returns_nothing_is_a_model_error() -> None:
+    class Forgetful(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            await super().sample_tokens(request, emit)
+
+    trajectory = await Agent(Forgetful(["x"]), outcomes=ONCE).run("Go.")
+    assert trajectory.exit_reason is ExitReason.MODEL_ERROR
+    assert "Forgetful.sample_tokens must return a Finish, found None" in trajectory.error
+
+
+async def test_an_env_that_returns_the_wrong_thing_is_to_blame() -> None:
+    class Wordy:
+        async def start(self, task):
+            return task.data["start"]
+
+        async def step(self, action):
+            return "go on"
+
+        async def close(self) -> None: ...
+
+    agent = Agent(ScriptedModel(["x"]), env=Wordy, outcomes=ONCE)
+    trajectory = await agent.run(Task("t", "Go.", data={"start": "Hello."}))
+    assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.ENV_START_FAILED, Blame.ENVIRONMENT)
+    assert "Wordy.start must return a sequence of messages or None, found 'Hello.'" in trajectory.error
+    trajectory = await agent.run(Task("t", "Go.", data={"start": None}))
+    assert trajectory.exit_reason is ExitReason.ENV_DEAD
+    assert "Wordy.step must return an Observation, found 'go on'" in trajectory.error
+
+
+async def test_a_stubborn_tool_is_ended_at_its_own_limit_after_a_long_generation() -> None:
+    from agentkit.testing import hide_behind_a_shield
+
+    agent = Agent(
+        ScriptedModel([call("work"), "done"], first_token_s=200),
+        tools=[FakeTool("work", lambda _: hide_behind_a_shield())],
+        budget=Budget(tool_s=20, grace_s=5),
+    )
+    trajectory = await agent.run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert trajectory.turns[0].tool_s == pytest.approx(25)
+
+
+class _Sync:
+    def start(self, task): ...
+
+    async def close(self): ...
+
+
+class _Endless:
+    async def start(self, task): ...
+
+
+def _plain_loop(rollout): ...
+
+
+async def _undecorated() -> str:
+    return "x"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"env": _Sync}, "_Sync.start must be async"),
+        ({"env": _Endless}, "_Endless has no close"),
+        ({"loop": _plain_loop}, "agent.loop must be an async function, found the plain function _plain_loop"),
+        ({"tools": [_undecorated]}, r"agent.tools\[0\] is no tool.*decorate a function"),
+    ],
+)
+def test_a_part_of_the_wrong_kind_is_refused_when_the_agent_is_composed(change, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Agent(ScriptedModel(["x"]), **change)
+
+
+def test_messages_of_a_task_may_be_mappings() -> None:
+    task = Task("t", [{"role": "system", "content": "Be brief."}, user("Hi.")])
+    assert task.messages == (Message("system", "Be brief."), user("Hi."))
+    with pytest.raises(ConfigError, match=r"task.messages\[1\] must be a Message or a mapping"):
+        Task("t", [user("Hi."), {"role": "robot", "content": "x"}])
