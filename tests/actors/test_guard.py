@@ -155,6 +155,65 @@ def test_code_that_is_cancelled_now_and_then_and_goes_on_is_not_closed() -> None
     steps.close()
 
 
+async def test_an_interrupt_wakes_through_every_shield() -> None:
+    backend, scope, log, tasks = current_backend(), anyio.CancelScope(shield=True), [], []
+
+    async def hide() -> None:
+        tasks.append(backend.current())
+        with scope:
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                log.append(scope.cancel_called)
+        backend.absorb()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(hide)
+        await anyio.sleep(1)
+        backend.interrupt(tasks[0])
+        await anyio.sleep(1)
+        scope.cancel()  # lets the test end where the interrupt did nothing
+    assert log == [False]
+
+
+async def test_an_interrupt_of_children_reaches_theirs() -> None:
+    backend, scopes, log, tasks = current_backend(), [], [], []
+
+    async def hide(name: str) -> None:
+        with anyio.CancelScope(shield=True) as scope:
+            scopes.append(scope)
+            try:
+                await anyio.sleep_forever()
+            except BaseException:
+                log.append((name, scope.cancel_called))
+        backend.absorb()
+
+    async def family(depth: int) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(hide, f"child {depth}")
+            if depth:
+                group.start_soon(family, depth - 1)
+
+    async def outer() -> None:
+        tasks.append(backend.current())
+        with anyio.CancelScope(shield=True) as scope:
+            scopes.append(scope)
+            with contextlib.suppress(BaseException):
+                await family(2)
+        backend.absorb()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(outer)
+        await anyio.sleep(1)
+        for _ in range(4):
+            backend.interrupt_children(tasks[0])
+            await anyio.sleep(0)
+        await anyio.sleep(1)
+        for scope in scopes:
+            scope.cancel()
+    assert sorted(log) == [(f"child {depth}", False) for depth in range(3)]
+
+
 @pytest.mark.parametrize("anyio_backend", [virtual_asyncio()])
 async def test_what_was_ended_by_force_leaves_its_task_free_of_cancellation() -> None:
     """A native time limit around it still says that time ran out."""
