@@ -125,7 +125,7 @@ class TemplateRenderer:
 
     def _tail(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
         prepared = self._prepared(tools)
-        escaped = [*prepared.opening, *map(self._safe.message, (_answered(action, new), *new))]
+        escaped = [*prepared.opening, *map(self._safe.message, (_outline(action, new), *new))]
         rendered = self._template(escaped, prepared.tools, generation_prompt=True)
         return rendered[self._after_stops(rendered, prepared.opening_stops) :]
 
@@ -179,17 +179,22 @@ class _Tools:
         self.opening_stops = opening_stops
 
 
-def _answered(action: Message, new: Sequence[Message]) -> Message:
-    """`action` with a call for every tool message: some templates refuse an answer to a call that did not parse."""
-    known = {call.id for call in action.tool_calls}
-    missing = tuple(
-        ToolCall(message.tool_call_id, message.name or "unknown")
-        for message in new
-        if message.role == "tool" and message.tool_call_id is not None and message.tool_call_id not in known
+def _outline(action: Message, new: Sequence[Message]) -> Message:
+    """What the text after a turn can depend on: that it said something, and the ids and names of its calls.
+
+    What it said is left out, so that a bridge costs no more for a long turn. A call is added for every tool message
+    without one: some templates refuse an answer to a call that did not parse.
+    """
+    calls = {call.id: call.name for call in action.tool_calls}
+    for message in new:
+        if message.role == "tool" and message.tool_call_id is not None:
+            calls.setdefault(message.tool_call_id, message.name or "unknown")
+    return Message(
+        "assistant",
+        "." if action.content.strip() else "",
+        tuple(ToolCall(call_id, name) for call_id, name in calls.items()),
+        reasoning=None if action.reasoning is None else ".",
     )
-    if not missing:
-        return action
-    return Message("assistant", action.content, action.tool_calls + missing, reasoning=action.reasoning)
 
 
 def byte_chatml() -> TemplateRenderer:
