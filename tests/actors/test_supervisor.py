@@ -15,7 +15,7 @@ from agentkit import (
     SandboxDead,
     Task,
 )
-from agentkit.errors import AgentkitError, ModelError, RolloutEnded
+from agentkit.errors import AgentkitError, ConfigError, ModelError, NotAppendable, RolloutEnded
 from agentkit.models import ScriptedMessageModel, ScriptedModel
 from agentkit.protocols import GradeStatus, ObservationStatus
 from agentkit.testing import FakeTool, MemorySink, World, hide_behind_a_shield
@@ -475,3 +475,76 @@ async def test_cancelling_a_parent_alone_cancels_its_child_at_once() -> None:
         assert anyio.current_time() - started == pytest.approx(20)
     assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.CANCELLED, ())
     assert [child.exit_reason for child in trajectory.children] == [ExitReason.CANCELLED]
+
+
+async def test_no_child_begins_after_the_end() -> None:
+    helper = Agent(ScriptedModel(["x"]), name="helper")
+
+    async def late(rollout) -> None:
+        rollout.finish()
+        rollout.start_child(helper, "Too late.")
+
+    trajectory = await Agent(ScriptedModel(["x"]), loop=late).run("Go.")
+    assert (trajectory.exit_reason, trajectory.children) == (ExitReason.FINISHED, ())
+
+
+async def test_only_the_last_action_is_acted_on() -> None:
+    faults = []
+
+    async def careless(rollout) -> None:
+        first = await rollout.sample()
+        await rollout.act(first)
+        second = await rollout.sample()
+        for action in (first, second, second):
+            try:
+                await rollout.act(action)
+            except ConfigError as fault:
+                faults.append(str(fault))
+
+    trajectory = await Agent(ScriptedModel([CALL, CALL]), tools=[FakeTool("work", ok)], loop=careless).run("Go.")
+    assert faults == ["rollout.act takes the action that was sampled last, once"] * 2
+    assert [len(turn.observations) for turn in trajectory.turns] == [1, 1]
+
+
+async def test_observations_that_leave_no_room_end_the_rollout() -> None:
+    async def talk(_: object) -> str:
+        return "word " * 5000
+
+    agent = Agent(ScriptedModel([CALL, "done"]), tools=[FakeTool("work", talk)], budget=Budget(max_tokens=1000))
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.TOKEN_LIMIT, Blame.POLICY)
+    (turn,) = trajectory.turns
+    assert len(trajectory.chains[0]) == turn.stop < 1000
+
+
+@pytest.mark.parametrize("on_rewrite", ["error", "new_chain"])
+async def test_a_history_that_cannot_be_extended_is_an_error_or_a_new_chain(on_rewrite) -> None:
+    model = ScriptedModel([CALL, "done"])
+
+    class Rewriting:
+        """A renderer whose template would rewrite what was said."""
+
+        def __getattr__(self, name):
+            return getattr(model.renderer, name)
+
+        def bridge(self, *args, **options):
+            raise NotAppendable("the template strips earlier thinking")
+
+        def prompt(self, *args):
+            return model.renderer.prompt(*args)
+
+        def decode(self, *args):
+            return model.renderer.decode(*args)
+
+        @property
+        def stop_ids(self):
+            return model.renderer.stop_ids
+
+    agent = Agent(model, tools=[FakeTool("work", ok)], renderer=Rewriting(), on_rewrite=on_rewrite)
+    trajectory = await agent.run("Go.")
+    if on_rewrite == "error":
+        assert trajectory.exit_reason is ExitReason.INTERNAL_ERROR
+        assert "strips earlier thinking" in trajectory.error
+    else:
+        assert trajectory.exit_reason is ExitReason.FINISHED
+        assert [turn.chain for turn in trajectory.turns] == [0, 1]
