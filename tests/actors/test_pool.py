@@ -389,3 +389,9 @@ async def test_a_rollout_is_started_once() -> None:
         pool.start(Task("a", "Go."))
         with pytest.raises(ConfigError, match="rollout a#0 was started before"):
             pool.start(Task("a", "Go."))
+
+
+async def test_a_string_is_not_many_tasks() -> None:
+    async with Pool(slow()) as pool:
+        with pytest.raises(ConfigError, match="takes many tasks"):
+            pool.run("Go.")

@@ -495,14 +495,15 @@ async def test_only_the_last_action_is_acted_on() -> None:
         first = await rollout.sample()
         await rollout.act(first)
         second = await rollout.sample()
-        for action in (first, second, second):
+        for which, action in enumerate((first, second, second)):
             try:
                 await rollout.act(action)
             except ConfigError as fault:
-                faults.append(str(fault))
+                faults.append((which, str(fault)))
 
     trajectory = await Agent(ScriptedModel([CALL, CALL]), tools=[FakeTool("work", ok)], loop=careless).run("Go.")
-    assert faults == ["rollout.act takes the action that was sampled last, once"] * 2
+    told = "rollout.act takes the action that was sampled last, once"
+    assert faults == [(0, told), (2, told)]
     assert [len(turn.observations) for turn in trajectory.turns] == [1, 1]
 
 
