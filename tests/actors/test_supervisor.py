@@ -508,12 +508,20 @@ async def test_only_the_last_action_is_acted_on() -> None:
 
 
 async def test_observations_that_leave_no_room_end_the_rollout() -> None:
+    class Counting(ScriptedModel):
+        asked = 0
+
+        async def sample_tokens(self, request, emit):
+            self.asked += 1
+            return await super().sample_tokens(request, emit)
+
     async def talk(_: object) -> str:
         return "word " * 5000
 
-    agent = Agent(ScriptedModel([CALL, "done"]), tools=[FakeTool("work", talk)], budget=Budget(max_tokens=1000))
-    trajectory = await agent.run("Go.")
+    model = Counting([CALL, "done"])
+    trajectory = await Agent(model, tools=[FakeTool("work", talk)], budget=Budget(max_tokens=1000)).run("Go.")
     assert (trajectory.exit_reason, trajectory.blame) == (ExitReason.TOKEN_LIMIT, Blame.POLICY)
+    assert model.asked == 1, "a model is not asked for nothing"
     (turn,) = trajectory.turns
     assert len(trajectory.chains[0]) == turn.stop < 1000
 
