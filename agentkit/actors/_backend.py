@@ -53,6 +53,10 @@ class Backend(Protocol):
         """End the tasks that run in the task groups of `task`, and theirs, through every shield."""
         ...
 
+    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, groups: int, /) -> None:
+        """The same for the tasks started within `scope`, which `task` entered with `groups` task groups open."""
+        ...
+
 
 class _Asyncio:
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
@@ -85,6 +89,16 @@ class _Asyncio:
                 family.add(info.id)
                 if info.id in tasks:
                     tasks[info.id].cancel("interrupted by agentkit")
+
+    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, groups: int, /) -> None:
+        # anyio keeps the tasks of a scope and the scopes within it, and has no public way to ask for them.
+        scopes: list[object] = [] if scope is None else [scope]
+        while scopes:
+            each = scopes.pop()
+            scopes.extend(getattr(each, "_child_scopes", ()))
+            for child in list(getattr(each, "_tasks", ())):
+                if child is not task:
+                    child.cancel("interrupted by agentkit")
 
 
 class _Trio:
@@ -125,6 +139,12 @@ class _Trio:
 
     def interrupt_children(self, task: TaskToken, /) -> None:
         for nursery in list(task.child_nurseries):  # type: ignore[attr-defined]  # trio.lowlevel.Task
+            for child in list(nursery.child_tasks):
+                self.interrupt_children(child)
+                self.interrupt(child)
+
+    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, groups: int, /) -> None:
+        for nursery in list(task.child_nurseries)[groups:]:  # type: ignore[attr-defined]  # trio.lowlevel.Task
             for child in list(nursery.child_tasks):
                 self.interrupt_children(child)
                 self.interrupt(child)

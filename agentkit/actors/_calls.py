@@ -95,7 +95,7 @@ async def run_calls(calls: TurnCalls, rollout: "Rollout", tools: Mapping[str, To
     plan = [resolve(attempt, tools) for attempt in calls.attempts]
     calls.valid = sum(isinstance(step, Ready) for step in plan)
     at = 0
-    while at < len(plan) and not rollout.ended and not rollout.interrupted:
+    while at < len(plan) and not rollout.ended and not rollout.bounds.interrupted:
         step = plan[at]
         stop = at + 1
         if isinstance(step, Ready) and step.tool.spec.parallel:
@@ -138,7 +138,9 @@ async def _call(step: Ready, rollout: "Rollout") -> Observation:
         limit_s = rollout.remaining_s
     status = ObservationStatus.ERROR
     try:
-        observation, timed_out = await rollout.bounded(_start(step, rollout, limit_s), name=spec.name, limit_s=limit_s)
+        observation, timed_out = await rollout.bounds.run(
+            _start(step, rollout, limit_s), name=spec.name, limit_s=limit_s
+        )
     except SandboxDead as error:
         rollout.end(ExitReason.ENV_DEAD, error)
         text = f"The environment is gone: {error}"
@@ -149,7 +151,7 @@ async def _call(step: Ready, rollout: "Rollout") -> Observation:
     else:
         if observation is not None and not timed_out:
             return _named(observation, step.call)
-        if rollout.interrupted:
+        if rollout.bounds.interrupted:
             return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED, call_id=step.call.id, name=step.call.name)
         status = ObservationStatus.TIMEOUT
         text = f"Timed out after {limit_s:g} s."
@@ -160,7 +162,7 @@ def _start(step: Ready, rollout: "Rollout", limit_s: float) -> Callable[[], Awai
     within = getattr(step.tool, "call_within", None)  # RolloutTool: asking the Protocol itself is slow
     if within is not None:
         return lambda: cast("RolloutTool", step.tool).call_within(step.arguments, rollout)
-    context = ToolContext(step.call, rollout.env, rollout.id, anyio.current_time() + limit_s)
+    context = ToolContext(step.call, rollout.env, rollout.id, rollout.bounds.now() + limit_s)
     return lambda: step.tool.call(step.arguments, context)
 
 

@@ -42,7 +42,17 @@ class Abandoned(Exception):
 class Driven(Generic[T]):
     """An awaitable that steps `coroutine` and can close it at its next wake-up. Await it once."""
 
-    __slots__ = ("_cancelled_class", "_coroutine", "backend", "forced", "name", "refusals_allowed", "task")
+    __slots__ = (
+        "_cancelled_class",
+        "_coroutine",
+        "_groups",
+        "_scope",
+        "backend",
+        "forced",
+        "name",
+        "refusals_allowed",
+        "task",
+    )
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class Driven(Generic[T]):
         backend: Backend,
         cancelled_class: type[BaseException],
         refusals_allowed: int = MAX_REFUSALS,
+        scope: anyio.CancelScope | None = None,
     ) -> None:
         self._coroutine = coroutine
         self._cancelled_class = cancelled_class
@@ -60,6 +71,8 @@ class Driven(Generic[T]):
         self.forced = False
         self.task: TaskToken | None = None
         self.refusals_allowed = refusals_allowed
+        self._scope = scope
+        self._groups = 0
 
     def force(self) -> None:
         """Close the code as soon as its task runs again, and make the task run again."""
@@ -67,13 +80,23 @@ class Driven(Generic[T]):
         if self.task is not None:
             self.backend.interrupt(self.task)
 
+    async def end(self) -> bool:
+        """Close the code and the tasks it started, within a few turns of the loop. False: it has not ended."""
+        for _ in range(_END_TURNS):
+            if self.task is None:
+                break
+            self.backend.interrupt_within(self.task, self._scope, self._groups)
+            self.force()
+            await anyio.lowlevel.checkpoint()
+        return self.task is None
+
     def __await__(self) -> Generator[Any, Any, T]:
         send, throw = self._coroutine.send, self._coroutine.throw
         refusals = calm = 0
         value: Any = None
         error: BaseException | None = None
         self.task = self.backend.current()
-        groups = self.backend.groups(self.task)
+        groups = self._groups = self.backend.groups(self.task)
         try:
             while True:
                 try:
@@ -81,6 +104,14 @@ class Driven(Generic[T]):
                 except StopIteration as stop:
                     result: T = stop.value
                     return result
+                except Exception as fault:
+                    if self.forced:  # it fell apart as the tasks it started were ended
+                        raise Abandoned(self.name) from fault
+                    raise
+                except BaseExceptionGroup as faults:
+                    if self.forced:
+                        raise Abandoned(self.name) from faults
+                    raise
                 try:
                     value, error = (yield trap), None
                     # asyncio throws; trio sends an outcome that the trap unwraps

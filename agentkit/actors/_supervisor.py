@@ -129,6 +129,9 @@ class Supervisor:
         env: Env | None = None
         try:
             record.budget = self._agent.budget.override(self._task.budget)
+            if self._parent is not None:  # its loop and its env both end within the grace of its parent
+                grace_s = min(record.budget.grace_s, self._parent.budget.grace_s / 2)
+                record.budget = evolve(record.budget, grace_s=grace_s)
             record.deadline = min(now + record.budget.trajectory_s, outer)
             if self._services.sink is not None:
                 await self._services.sink.begin(key)
@@ -269,7 +272,7 @@ class Supervisor:
                 return
             for driven, deadline in list(record.calls.items()):
                 if now >= deadline + budget.grace_s and not driven.forced:
-                    driven.force()
+                    await driven.end()
 
     def _next_look(self, record: Record) -> float:
         budget = record.budget
@@ -279,8 +282,10 @@ class Supervisor:
         return min(looks) + budget.grace_s
 
     async def _end_children(self, record: Record) -> None:
-        for child in list(record.running_children):
+        children = list(record.running_children)
+        for child in children:
             child.cancel()
+        for child in children:
             await child.settled()
 
     async def _grade(self, record: Record, draft: Trajectory, env: Env | None) -> Grade | None:

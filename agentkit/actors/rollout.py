@@ -1,29 +1,26 @@
 """A rollout as its loop sees it: sample, act, observe."""
 
-import inspect
-from collections.abc import Awaitable, Callable
-from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 from attrs import frozen
 
-from agentkit.actors._backend import current_backend
+from agentkit.actors._bounds import Bounds
 from agentkit.actors._calls import INTERRUPTED, TurnCalls, run_calls
-from agentkit.actors._guard import Abandoned, Driven
-from agentkit.actors._policy import Generation, policy_of
+from agentkit.actors._policy import policy_of
 from agentkit.actors._record import OpenTurn, Prefix, Record
+from agentkit.actors._sampling import Sampler
 from agentkit.actors._services import Services
 from agentkit.actors.agent import Agent
 from agentkit.actors.events import Answered, Broadcast, Mailbox, Observed, Sampled
 from agentkit.actors.limits import count_format_errors, observation_end, turn_end
-from agentkit.errors import ConfigError, ContextOverflow, InvariantError, ModelError, RolloutEnded
+from agentkit.errors import ConfigError, RolloutEnded
 from agentkit.protocols import (
     Action,
     Budget,
     Env,
     ExitReason,
-    Finish,
     FinishReason,
     Message,
     Observation,
@@ -39,10 +36,6 @@ from agentkit.tokens import Mark
 
 if TYPE_CHECKING:
     from agentkit.actors.actor import Actor
-
-T = TypeVar("T")
-
-_RETRY_S = 0.5  # before the first new try at a generation; doubled each time
 
 _CUT = "Your last message was cut off at its length limit. Be shorter."
 
@@ -83,15 +76,15 @@ class Rollout:
         self._mailbox = mailbox
         self._broadcast = broadcast
         self._wake = wake
-        self._backend = current_backend()
-        self._now = self._backend.clock()
-        self._cancelled_class = anyio.get_cancelled_exc_class()
-        self._scope: anyio.CancelScope | None = None
-        self._interruptible: set[anyio.CancelScope] = set()
-        self.interrupted = False
-        """Whether the generation or the calls of this turn were cut short by an actor's `interrupt`."""
+        self._id = f"{record.key}.{record.key.attempt}"
+        self.bounds = Bounds(record, wake=wake)
+        """Where the user code of this rollout runs: for the calls of a turn."""
+        self._policy = policy_of(agent, record, self._specs, self._id)
+        self._sampler = Sampler(
+            record, self._policy, self.bounds, services.generations, retries=agent.model_retries, end=self.end
+        )
         self._pending: list[Message] = []
-        self._policy = policy_of(agent, record, self._specs, self.id)
+        self._at_work: str | None = None
         self._mark: Mark = record.ledger.mark()
         self._format_errors = 0
         self._tool_timeouts = 0
@@ -101,7 +94,7 @@ class Rollout:
     @property
     def id(self) -> str:
         """Names this attempt; the same for every request of the trajectory."""
-        return f"{self._record.key}.{self._record.key.attempt}"
+        return self._id
 
     @property
     def key(self) -> RolloutKey:
@@ -126,7 +119,7 @@ class Rollout:
     @property
     def remaining_s(self) -> float:
         """Seconds until the trajectory's deadline."""
-        return max(0.0, self._record.deadline - self._now())
+        return max(0.0, self._record.deadline - self.bounds.now())
 
     @property
     def turns(self) -> int:
@@ -159,11 +152,18 @@ class Rollout:
 
         Raises:
             RolloutEnded: an end was reached; the trajectory says which.
-            ConfigError: nothing was said since the last action.
+            ConfigError: nothing was said since the last action, or another `sample` or `act` is under way.
         Cancellation: what was sampled until then is recorded.
         """
-        record = self._record
         await self._refuse_after_end()
+        self._begin("sample")
+        try:
+            return await self._sample()
+        finally:
+            self._at_work = None
+
+    async def _sample(self) -> Action:
+        record = self._record
         await self._close_turn()
         for message in self._mailbox.take():
             self.observe(message)
@@ -171,15 +171,8 @@ class Rollout:
             raise self.end(reason)
         if not record.turns:
             record.prompt_length = len(record.history)
-        room = self._policy.render(self._pending)
-        self._pending = []
-        if room <= 0:
-            raise self.end(ExitReason.TOKEN_LIMIT)
-        queued_s = await self._permit()
-        try:
-            action = await self._generate(room, queued_s)
-        finally:
-            self._services.generations.release()
+        pending, self._pending = self._pending, []
+        action = await self._sampler.next(pending)
         if self._broadcast:
             self._broadcast.publish(Sampled(len(record.turns), action))
         return action
@@ -192,14 +185,21 @@ class Rollout:
 
         Raises:
             RolloutEnded: the rollout had ended before.
-            ConfigError: `action` is not the one sampled last.
+            ConfigError: `action` is not the one sampled last, or another `sample` or `act` is under way.
         Cancellation: calls under way are cancelled; the others are recorded as `skipped`.
         """
         await self._refuse_after_end()
         turn = self._record.open_turn
         if turn is None or turn.action is not action or turn.observations:
             raise ConfigError("rollout.act takes the action that was sampled last, once")
-        started = self._now()
+        self._begin("act")
+        try:
+            return await self._act(action, turn)
+        finally:
+            self._at_work = None
+
+    async def _act(self, action: Action, turn: OpenTurn) -> Result:
+        started = self.bounds.now()
         calls = TurnCalls(action.attempts)
         try:
             if turn.interrupted:
@@ -215,12 +215,12 @@ class Rollout:
         finally:
             if action.attempts and not turn.interrupted:
                 turn.observations = calls.answered()
-            turn.tool_s = self._now() - started
+            turn.tool_s = self.bounds.now() - started
             for observation in turn.observations:
                 self.observe(observation.message())
         self._count(action, calls, turn)
         await self._close_turn()
-        if self.interrupted and not turn.interrupted and not self.ended:
+        if self.bounds.interrupted and not turn.interrupted and not self.ended:
             await self._await_user()
         if self._broadcast:
             self._broadcast.publish(Observed(turn.index, turn.observations))
@@ -295,56 +295,30 @@ class Rollout:
             task = Task(f"{self._record.key}/{agent.name}", task)
         return self._services.start_child(agent, task, number, parent=self._record)
 
+    def _begin(self, what: str) -> None:
+        if self._at_work is not None:
+            raise ConfigError(f"rollout.{what} was called while {self._at_work} is under way: a rollout has one loop")
+        self._at_work = what
+
     # used by the supervisor, the calls of a turn, and actors
 
     def enter(self, scope: anyio.CancelScope) -> None:
         """The scope that enforces the trajectory's deadline."""
-        self._scope = scope
+        self._sampler.enter(scope)
 
     def end(self, reason: ExitReason, error: BaseException | str | None = None) -> RolloutEnded:
         """Note an end; gives the exception to raise."""
-        self._record.finish(reason, at=self._now(), error=error)
+        self._record.finish(reason, at=self.bounds.now(), error=error)
         self._wake()
         return RolloutEnded(f"the rollout has ended: {reason}")
 
     def interrupt(self) -> None:
         """Cut the generation or the calls under way short; the loop goes on with what the mailbox says."""
-        for scope in self._interruptible:
-            self.interrupted = True
-            scope.cancel()
+        self.bounds.interrupt()
 
     async def flush(self) -> None:
         """Write what the sink has not seen yet."""
         await self._close_turn()
-
-    async def bounded(self, start: Callable[[], Awaitable[T]], *, name: str, limit_s: float) -> tuple[T | None, bool]:
-        """Run user code for at most `limit_s`: (its result, False), or (None, True) where time ran out.
-
-        Code that refuses to end is closed and named in the trajectory's `stuck`.
-        """
-        deadline = self._now() + limit_s
-        with anyio.CancelScope(deadline=deadline) as scope:
-            self._interruptible.add(scope)
-            try:
-                return await self._drive(start, name=name, deadline=deadline), False
-            except Abandoned:
-                self._record.stuck.append(name)
-            finally:
-                self._interruptible.discard(scope)
-        return None, True
-
-    async def _drive(self, start: Callable[[], Awaitable[T]], *, name: str, deadline: float) -> T:
-        awaitable = start()
-        coroutine = awaitable if inspect.iscoroutine(awaitable) else _await(awaitable)
-        driven: Driven[T] = Driven(coroutine, name=name, backend=self._backend, cancelled_class=self._cancelled_class)
-        record = self._record
-        record.calls[driven] = deadline  # type: ignore[index]  # Driven[T] is a Driven[object] to its supervisor
-        if deadline + record.budget.grace_s < record.next_look:
-            self._wake()
-        try:
-            return await driven
-        finally:
-            del self._record.calls[driven]  # type: ignore[arg-type]  # as above
 
     async def _refuse_after_end(self) -> None:
         record = self._record
@@ -357,86 +331,14 @@ class Rollout:
         record.refused = True
         raise RolloutEnded(f"the rollout has ended: {record.end.reason}")
 
-    async def _permit(self) -> float:
-        permits = self._services.generations
-        if permits.take():
-            return 0.0
-        record, started = self._record, self._now()
-        deadline = record.deadline
-        if not record.budget.count_waiting:
-            self._move_deadline(float("inf"))
-        await permits.acquire(record.key.task_id)
-        waited = self._now() - started
-        if not record.budget.count_waiting:
-            self._move_deadline(deadline + waited)
-        return waited
-
-    def _move_deadline(self, deadline: float) -> None:
-        self._record.deadline = min(deadline, self._record.outer_deadline)
-        if self._scope is not None:
-            self._scope.deadline = self._record.deadline
-
-    async def _generate(self, room: int, queued_s: float) -> Action:
-        record, policy = self._record, self._policy
-        turn = OpenTurn(len(record.turns), Action(""), queued_s=queued_s)
-        generation = policy.begin(turn, room)
-        started = self._now()
-        finish: Finish | None = None
-        fault: Exception | None = None
-        with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
-            self._interruptible.add(scope)
-            self.interrupted = False
-            try:
-                finish = await self._ask(generation, scope.deadline)
-            except Abandoned:
-                record.stuck.append(policy.name)
-            except RolloutEnded:
-                if not generation.full:
-                    fault = ModelError("the model pushed into a generation that was over")
-                finish = Finish(FinishReason.LENGTH)
-            except Exception as error:  # whatever a model raises is its own fault, not the rollout's
-                fault = error
-            finally:
-                self._interruptible.discard(scope)
-                generation.close()
-                turn.generation_s = self._now() - started
-                if finish is not None or generation.emitted or scope.cancel_called:
-                    turn.action = generation.read(finish)
-                    record.open_turn = turn
-                    record.history.append(generation.said(turn.action, finish))
-        if fault is not None:
-            overflow = isinstance(fault, ContextOverflow)
-            raise self.end(ExitReason.TOKEN_LIMIT if overflow else ExitReason.MODEL_ERROR, fault) from fault
-        if finish is None:
-            if not self.interrupted:
-                raise self.end(ExitReason.GENERATION_TIMEOUT)
-            turn.interrupted = True
-        elif finish.reason is FinishReason.ABORTED:
-            raise self.end(ExitReason.MODEL_ERROR, "the server aborted the generation")
-        return turn.action
-
-    async def _ask(self, generation: Generation, deadline: float) -> Finish:
-        """One generation, tried again while nothing was sampled and trying again may help."""
-        for attempt in count():
-            try:
-                finish = await self._drive(generation.ask(deadline), name=self._policy.name, deadline=deadline)
-                if isinstance(finish, Finish):
-                    return finish
-                raise ModelError(f"{self._policy.name} must return a Finish, found {finish!r}")
-            except ModelError as error:
-                if not error.retryable or generation.emitted or attempt >= self._agent.model_retries:
-                    raise
-            await anyio.sleep(_RETRY_S * 2**attempt)
-        raise InvariantError("the tries have no end")
-
     async def _step(self, env: Steps, action: Action) -> Observation:
         limit_s, name = self._record.budget.tool_s, f"{type(env).__name__}.step"
         try:
-            observation, timed_out = await self.bounded(lambda: env.step(action), name=name, limit_s=limit_s)
+            observation, timed_out = await self.bounds.run(lambda: env.step(action), name=name, limit_s=limit_s)
         except Exception as error:  # an env that fails to answer can carry no further turn
             self.end(ExitReason.ENV_DEAD, error)
             return Observation(f"The environment failed: {error}", status=ObservationStatus.ERROR)
-        if self.interrupted:
+        if self.bounds.interrupted:
             return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED)
         if observation is None or timed_out:
             self._tool_timeouts += 1
@@ -488,7 +390,3 @@ class Rollout:
             deltas = record.ledger.deltas(self._mark)
             self._mark = record.ledger.mark()
             await sink.append(record.key, sealed, deltas)
-
-
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable

@@ -119,6 +119,8 @@ class ByHand:
 
     def interrupt_children(self, task, /) -> None: ...
 
+    def interrupt_within(self, task, scope, groups, /) -> None: ...
+
 
 @types.coroutine
 def wait():

@@ -497,3 +497,15 @@ def test_messages_of_a_task_may_be_mappings() -> None:
     assert task.messages == (Message("system", "Be brief."), user("Hi."))
     with pytest.raises(ConfigError, match=r"task.messages\[1\] must be a Message or a mapping"):
         Task("t", [user("Hi."), {"role": "robot", "content": "x"}])
+
+
+async def test_a_rollout_has_one_loop() -> None:
+    async def torn(rollout) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(rollout.sample)
+            await anyio.sleep(1)
+            with pytest.raises(ConfigError, match="sample was called while sample is under way"):
+                await rollout.sample()
+
+    trajectory = await Agent(ScriptedModel(["a", "b"], first_token_s=5), loop=torn).run("Go.")
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.FINISHED, 1)

@@ -557,3 +557,64 @@ async def test_a_history_that_cannot_be_extended_is_an_error_or_a_new_chain(on_r
     else:
         assert trajectory.exit_reason is ExitReason.FINISHED
         assert [turn.chain for turn in trajectory.turns] == [0, 1]
+
+
+async def stays(rollout) -> None:
+    await hide_behind_a_shield()
+
+
+@pytest.mark.parametrize("grace_s", [1, 2, 30])
+async def test_a_stuck_child_holds_its_parent_no_longer_than_the_parents_grace(grace_s) -> None:
+    world = World(on_close=hide_behind_a_shield)
+    helper = Agent(ScriptedModel(["x"]), env=world, loop=stays, budget=Budget(grace_s=grace_s), name="helper")
+
+    async def delegate(rollout) -> None:
+        await rollout.child(helper, "Do it.")
+
+    started = anyio.current_time()
+    agent = Agent(ScriptedModel(["x"]), loop=delegate, budget=Budget(trajectory_s=10, grace_s=2))
+    async with Pool(agent) as pool:
+        trajectory = await pool.start("Go.").result()
+    assert anyio.current_time() - started <= 12 + 1e-6
+    assert trajectory.exit_reason is ExitReason.TRAJECTORY_TIMEOUT
+    assert len(trajectory.children) == 1
+
+
+async def test_stuck_children_are_ended_side_by_side() -> None:
+    helper = Agent(ScriptedModel(["x"]), loop=stays, name="helper")
+
+    async def leave(rollout) -> None:
+        for _ in range(5):
+            rollout.start_child(helper, "Hide.")
+        await anyio.sleep(1)
+
+    started = anyio.current_time()
+    trajectory = await Agent(ScriptedModel(["x"]), loop=leave, budget=Budget(grace_s=2)).run("Go.")
+    assert anyio.current_time() - started <= 3 + 1e-6
+    assert len(trajectory.children) == 5
+
+
+async def hidden_tasks() -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(hide_behind_a_shield)
+        await hide_behind_a_shield()
+
+
+async def hidden_tasks_only() -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(hidden_tasks)
+
+
+@pytest.mark.parametrize("code", [hidden_tasks, hidden_tasks_only])
+async def test_a_tool_is_ended_with_the_tasks_it_started(code) -> None:
+    before = len(anyio.get_running_tasks())
+    agent = Agent(
+        ScriptedModel([CALL, "done"]),
+        tools=[FakeTool("work", lambda _: code())],
+        budget=Budget(trajectory_s=50, tool_s=5, grace_s=2),
+    )
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.FINISHED, ("work",))
+    assert trajectory.turns[0].tool_s == pytest.approx(7)
+    await anyio.sleep(0.1)
+    assert len(anyio.get_running_tasks()) == before

@@ -1,0 +1,130 @@
+"""One turn of the policy: the permit, the generation, its faults, and the turn it leaves in the record."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import anyio
+
+from agentkit.actors._bounds import Bounds
+from agentkit.actors._guard import Abandoned
+from agentkit.actors._policy import Generation, Policy
+from agentkit.actors._record import OpenTurn, Record
+from agentkit.actors.permits import FairPermits
+from agentkit.errors import ContextOverflow, InvariantError, ModelError, RolloutEnded
+from agentkit.protocols import Action, ExitReason, Finish, FinishReason, Message
+
+_RETRY_S = 0.5  # before the first new try at a generation; doubled each time
+
+
+class Sampler:
+    """Samples the turns of one rollout. `end` notes an end and gives the exception to raise."""
+
+    def __init__(
+        self,
+        record: Record,
+        policy: Policy,
+        bounds: Bounds,
+        permits: FairPermits,
+        *,
+        retries: int,
+        end: Callable[[ExitReason, BaseException | str | None], RolloutEnded],
+    ) -> None:
+        self._record = record
+        self._policy = policy
+        self._bounds = bounds
+        self._permits = permits
+        self._retries = retries
+        self._end = end
+        self._scope: anyio.CancelScope | None = None
+
+    def enter(self, scope: anyio.CancelScope) -> None:
+        """The scope that enforces the trajectory's deadline."""
+        self._scope = scope
+
+    async def next(self, pending: Sequence[Message]) -> Action:
+        """The action that answers `pending`; its turn is left open in the record.
+
+        Raises:
+            RolloutEnded: an end was reached.
+        Cancellation: what was sampled until then is recorded.
+        """
+        room = self._policy.render(pending)
+        if room <= 0:
+            raise self._end(ExitReason.TOKEN_LIMIT, None)
+        queued_s = await self._permit()
+        try:
+            return await self._generate(room, queued_s)
+        finally:
+            self._permits.release()
+
+    async def _permit(self) -> float:
+        if self._permits.take():
+            return 0.0
+        record, started = self._record, self._bounds.now()
+        deadline = record.deadline
+        if not record.budget.count_waiting:
+            self._move_deadline(math.inf)
+        await self._permits.acquire(record.key.task_id)
+        waited = self._bounds.now() - started
+        if not record.budget.count_waiting:
+            self._move_deadline(deadline + waited)
+        return waited
+
+    def _move_deadline(self, deadline: float) -> None:
+        self._record.deadline = min(deadline, self._record.outer_deadline)
+        if self._scope is not None:
+            self._scope.deadline = self._record.deadline
+
+    async def _generate(self, room: int, queued_s: float) -> Action:
+        record, policy, bounds = self._record, self._policy, self._bounds
+        turn = OpenTurn(len(record.turns), Action(""), queued_s=queued_s)
+        generation = policy.begin(turn, room)
+        started = bounds.now()
+        finish: Finish | None = None
+        fault: Exception | None = None
+        bounds.interrupted = False
+        with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
+            bounds.scopes.add(scope)
+            try:
+                finish = await self._ask(generation, scope)
+            except Abandoned:
+                record.stuck.append(policy.name)
+            except RolloutEnded:
+                if not generation.full:
+                    fault = ModelError("the model pushed into a generation that was over")
+                finish = Finish(FinishReason.LENGTH)
+            except Exception as error:  # whatever a model raises is its own fault, not the rollout's
+                fault = error
+            finally:
+                bounds.scopes.discard(scope)
+                generation.close()
+                turn.generation_s = bounds.now() - started
+                if finish is not None or generation.emitted or scope.cancel_called:
+                    turn.action = generation.read(finish)
+                    record.open_turn = turn
+                    record.history.append(generation.said(turn.action, finish))
+        if fault is not None:
+            overflow = isinstance(fault, ContextOverflow)
+            raise self._end(ExitReason.TOKEN_LIMIT if overflow else ExitReason.MODEL_ERROR, fault) from fault
+        if finish is None:
+            if not bounds.interrupted:
+                raise self._end(ExitReason.GENERATION_TIMEOUT, None)
+            turn.interrupted = True
+        elif finish.reason is FinishReason.ABORTED:
+            raise self._end(ExitReason.MODEL_ERROR, "the server aborted the generation")
+        return turn.action
+
+    async def _ask(self, generation: Generation, scope: anyio.CancelScope) -> Finish:
+        """One generation, tried again while nothing was sampled and trying again may help."""
+        for attempt in count():
+            try:
+                finish = await self._bounds.drive(generation.ask(scope.deadline), name=self._policy.name, scope=scope)
+                if isinstance(finish, Finish):
+                    return finish
+                raise ModelError(f"{self._policy.name} must return a Finish, found {finish!r}")
+            except ModelError as error:
+                if not error.retryable or generation.emitted or attempt >= self._retries:
+                    raise
+            await anyio.sleep(_RETRY_S * 2**attempt)
+        raise InvariantError("the tries have no end")
