@@ -16,9 +16,10 @@ T = TypeVar("T")
 class Bounds:
     """The calls of one rollout that are under way: each in a scope with a deadline, each driven, all interruptible."""
 
-    def __init__(self, record: Record, *, wake: Callable[[], None]) -> None:
+    def __init__(self, record: Record, *, wake: Callable[[], None], is_asked: Callable[[], bool]) -> None:
         self._record = record
         self._wake = wake
+        self._is_asked = is_asked
         self._backend = current_backend()
         self._cancelled_class = anyio.get_cancelled_exc_class()
         self.scopes: set[anyio.CancelScope] = set()
@@ -57,7 +58,12 @@ class Bounds:
         record, awaitable = self._record, start()
         coroutine = awaitable if inspect.iscoroutine(awaitable) else _await(awaitable)
         driven: Driven[T] = Driven(
-            coroutine, name=name, backend=self._backend, cancelled_class=self._cancelled_class, scope=scope
+            coroutine,
+            name=name,
+            backend=self._backend,
+            cancelled_class=self._cancelled_class,
+            is_asked=lambda: scope.cancel_called or self._is_asked(),
+            scope=scope,
         )
         deadline = scope.deadline
         record.calls[driven] = deadline  # type: ignore[index]  # Driven[T] is a Driven[object] to its supervisor

@@ -4,8 +4,12 @@ Level cancellation asks; code that catches everything, or hides behind a shield,
 between the event loop and such code and steps it by hand, so it is the driver that decides whether the code goes on:
 
     event loop ──send/throw──> Driven ──send/throw──> user's coroutine
-                                  │ forced, or MAX_REFUSALS cancellations in a row were swallowed
+                                  │ forced, or asked to end and MAX_REFUSALS cancellations swallowed at once
                                   └─ closes the coroutine (GeneratorExit at its await) and raises Abandoned
+
+Cancellations are no refusals as such: `sleep` on trio, and every `move_on_after`, cancel code for reasons of its own.
+Only code that a scope around it has asked to end can refuse, and only by swallowing one cancellation right after the
+other, with no time passing; code that takes its time instead is ended by the supervisor, when its grace is over.
 
 A driver is cheap enough for each call of a tool or model. A `Detached` runs one in a task of its own, which no cancel
 of a caller reaches, so that a rollout can be sealed while the task is still stuck in, say, a thread on trio.
@@ -21,9 +25,9 @@ from agentkit.actors._backend import Backend, TaskToken, current_backend
 T = TypeVar("T")
 
 MAX_REFUSALS = 25
-"""Cancellations swallowed, with hardly anything awaited to its end between them, before code is closed."""
+"""Cancellations swallowed one right after the other, by code that was asked to end, before it is closed."""
 
-_CALM = 8  # awaits that ended well in a row: the code is not refusing, it was cancelled and went on in another scope
+_AT_ONCE_S = 0.001  # a cancelled await returns in far less; shielded clean-up that waits for something takes longer
 
 _END_TURNS = 8
 
@@ -46,6 +50,7 @@ class Driven(Generic[T]):
         "_cancelled_class",
         "_coroutine",
         "_groups",
+        "_is_asked",
         "_scope",
         "backend",
         "forced",
@@ -61,6 +66,7 @@ class Driven(Generic[T]):
         name: str,
         backend: Backend,
         cancelled_class: type[BaseException],
+        is_asked: Callable[[], bool],
         refusals_allowed: int = MAX_REFUSALS,
         scope: anyio.CancelScope | None = None,
     ) -> None:
@@ -71,6 +77,7 @@ class Driven(Generic[T]):
         self.forced = False
         self.task: TaskToken | None = None
         self.refusals_allowed = refusals_allowed
+        self._is_asked = is_asked
         self._scope = scope
         self._groups = 0
 
@@ -92,7 +99,7 @@ class Driven(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         send, throw = self._coroutine.send, self._coroutine.throw
-        refusals = calm = 0
+        refusals, last = 0, 0.0
         value: Any = None
         error: BaseException | None = None
         self.task = self.backend.current()
@@ -122,13 +129,11 @@ class Driven(Generic[T]):
                 except BaseException as thrown:
                     delivered = error = thrown
                 if delivered is not None and isinstance(delivered, self._cancelled_class):
-                    refusals, calm = refusals + 1, 0
+                    now = self.backend.clock()()
+                    refusals = refusals + 1 if now - last < _AT_ONCE_S and self._is_asked() else 0
+                    last = now
                     if refusals > self.refusals_allowed:
                         self.forced = True
-                elif refusals:
-                    calm += 1
-                    if calm > _CALM:
-                        refusals = calm = 0
                 if self.forced:
                     if error is not None:
                         self.backend.absorb()
@@ -168,11 +173,14 @@ class Detached(Generic[T]):
         self._on_done = on_done
         backend = current_backend()
         self.scope = anyio.CancelScope()
+        self.scopes = [self.scope]
+        """Whichever of these is cancelled asks the code to end; the code may enter further ones for itself."""
         self._driven = Driven(
             self._scoped(function),
             name=name,
             backend=backend,
             cancelled_class=anyio.get_cancelled_exc_class(),
+            is_asked=self.is_asked,
             refusals_allowed=4 * MAX_REFUSALS,  # the driver around a single call gives up first
         )
         self._task = backend.spawn(self._run, name)
@@ -190,6 +198,10 @@ class Detached(Generic[T]):
             self.done.set()
             if self._on_done is not None:
                 self._on_done()
+
+    def is_asked(self) -> bool:
+        """Whether it was asked to end."""
+        return any(scope.cancel_called for scope in self.scopes)
 
     def cancel(self) -> None:
         """Ask it to end."""
@@ -227,10 +239,3 @@ class Detached(Generic[T]):
                     if self.done.is_set():
                         break
         return self.done.is_set()
-
-
-def drive(
-    coroutine: Coroutine[Any, Any, T], *, name: str, backend: Backend, cancelled: type[BaseException]
-) -> Driven[T]:
-    """A driver for one call inside a task that is already driven."""
-    return Driven(coroutine, name=name, backend=backend, cancelled_class=cancelled)

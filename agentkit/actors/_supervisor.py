@@ -222,11 +222,13 @@ class Supervisor:
             mailbox=self._mailbox,
             broadcast=self._broadcast,
             wake=self._awaken,
+            is_asked=lambda: loop.is_asked(),
         )
 
         async def body() -> None:
             with anyio.CancelScope(deadline=record.deadline) as scope:
                 rollout.enter(scope)
+                loop.scopes.append(scope)
                 await self._agent.loop(rollout)
             if scope.cancelled_caught:
                 record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=anyio.current_time())

@@ -66,6 +66,7 @@ class Rollout:
         mailbox: Mailbox,
         broadcast: Broadcast,
         wake: Callable[[], None],
+        is_asked: Callable[[], bool],
     ) -> None:
         self._record = record
         self._agent = agent
@@ -77,7 +78,7 @@ class Rollout:
         self._broadcast = broadcast
         self._wake = wake
         self._id = f"{record.key}.{record.key.attempt}"
-        self.bounds = Bounds(record, wake=wake)
+        self.bounds = Bounds(record, wake=wake, is_asked=is_asked)
         """Where the user code of this rollout runs: for the calls of a turn."""
         self._policy = policy_of(agent, record, self._specs, self._id)
         self._sampler = Sampler(

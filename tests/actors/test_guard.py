@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import types
 
 import anyio
@@ -108,7 +109,7 @@ class ByHand:
         return self
 
     def clock(self):
-        return float
+        return self.now
 
     def interrupt(self, task, /) -> None: ...
 
@@ -133,8 +134,10 @@ async def refuse() -> None:
             await wait()
 
 
-def driven_by_hand():
-    driven = Driven(refuse(), name="refuse", backend=ByHand(), cancelled_class=Cancelled)
+def driven_by_hand(is_asked=True, clock=lambda: 0.0):
+    backend = ByHand()
+    backend.now = clock
+    driven = Driven(refuse(), name="refuse", backend=backend, cancelled_class=Cancelled, is_asked=lambda: is_asked)
     steps = driven.__await__()
     next(steps)
     return steps
@@ -148,12 +151,17 @@ def test_code_that_swallows_cancellation_after_cancellation_is_closed() -> None:
         steps.throw(Cancelled())
 
 
-def test_code_that_is_cancelled_now_and_then_and_goes_on_is_not_closed() -> None:
-    steps = driven_by_hand()
+def test_code_that_takes_its_time_between_cancellations_is_not_closed() -> None:
+    steps = driven_by_hand(clock=itertools.count(step=0.01).__next__)
     for _ in range(10 * MAX_REFUSALS):
         steps.throw(Cancelled())
-        for _ in range(10):
-            steps.send(None)
+    steps.close()
+
+
+def test_code_that_nobody_asked_to_end_is_not_closed_for_its_own_cancellations() -> None:
+    steps = driven_by_hand(is_asked=False)
+    for _ in range(10 * MAX_REFUSALS):
+        steps.throw(Cancelled())
     steps.close()
 
 
@@ -226,7 +234,13 @@ async def test_what_was_ended_by_force_leaves_its_task_free_of_cancellation() ->
         backend, cancelled = current_backend(), anyio.get_cancelled_exc_class()
         try:
             async with asyncio.timeout(10):
-                inner = Driven(hide_behind_a_shield(), name="inner", backend=backend, cancelled_class=cancelled)
+                inner = Driven(
+                    hide_behind_a_shield(),
+                    name="inner",
+                    backend=backend,
+                    cancelled_class=cancelled,
+                    is_asked=lambda: False,
+                )
                 with contextlib.suppress(Abandoned):
                     await inner
                 await anyio.sleep(50)

@@ -618,3 +618,55 @@ async def test_a_tool_is_ended_with_the_tasks_it_started(code) -> None:
     assert trajectory.turns[0].tool_s == pytest.approx(7)
     await anyio.sleep(0.1)
     assert len(anyio.get_running_tasks()) == before
+
+
+async def poll(times: int = 300, pause_s: float = 0.01) -> None:
+    """Waits for what never comes, a little at a time: cancellations of its own making, by the hundred."""
+    event = anyio.Event()
+    for _ in range(times):
+        with anyio.move_on_after(pause_s):
+            await event.wait()
+    for _ in range(times):
+        await anyio.sleep(pause_s)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.001, 0.01])
+async def test_code_that_polls_is_not_ended_for_it(pause_s) -> None:
+    class Polling(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            await poll(pause_s=pause_s)
+            return await super().sample_tokens(request, emit)
+
+    async def loop(rollout) -> None:
+        async for action in rollout:
+            await poll(pause_s=pause_s)
+            await rollout.act(action)
+
+    async def score(trajectory, env) -> float:
+        await poll(pause_s=pause_s)
+        return 1.0
+
+    world = World(on_start=lambda _: poll(pause_s=pause_s), on_close=lambda: poll(pause_s=pause_s))
+    tools = [FakeTool("work", lambda _: poll(pause_s=pause_s))]
+    agent = Agent(Polling([CALL, "done"]), env=world, tools=tools, loop=loop, reward=score)
+    async with Pool(agent) as pool:
+        trajectory = await pool.start("Go.").result()
+        assert pool.stuck == ()
+    assert (trajectory.exit_reason, trajectory.score, trajectory.stuck) == (ExitReason.FINISHED, 1.0, ())
+
+
+async def test_shielded_cleanup_that_polls_runs_to_its_end() -> None:
+    log = []
+
+    async def tidy(_: object) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await poll(100)
+            log.append("tidied")
+
+    agent = Agent(ScriptedModel([CALL, "done"]), tools=[FakeTool("work", tidy)], budget=Budget(tool_s=5, grace_s=10))
+    trajectory = await agent.run("Go.")
+    assert (log, trajectory.stuck) == (["tidied"], ())
+    assert trajectory.turns[0].observations[0].status is ObservationStatus.TIMEOUT
