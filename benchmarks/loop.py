@@ -1,4 +1,4 @@
-"""CPU per turn of the production loop, with a model and a tool that cost nothing, beside a bare loop with the same appends.
+"""CPU per turn of the production loop, with a free model and a free tool, beside a bare loop with the same appends.
 
 A turn samples 400 tokens (a tool call), calls a tool and appends about 800 tokens of its output. "Beyond tokenising"
 is the CPU of the turn less that of encoding each new text once and decoding each sampled turn once, measured in the
@@ -13,6 +13,7 @@ import statistics
 import time
 from array import array
 from collections.abc import Callable
+from itertools import pairwise
 
 import anyio
 from _report import heading, row
@@ -183,7 +184,7 @@ def main() -> None:
     for _ in range(repeat):
         marks: list[float] = []
         run("asyncio", 1, 200, marks)
-        spans = [(b - a) * 1e6 for a, b in zip(marks, marks[1:], strict=False)]
+        spans = [(b - a) * 1e6 for a, b in pairwise(marks)]
         firsts.append(statistics.median(spans[1:21]))
         lasts.append(statistics.median(spans[-20:]))
     row("turns 2 to 21", firsts, "µs")

@@ -1,4 +1,4 @@
-"""Ten thousand rollouts at once on one core: memory of an idle agent, deadline overshoot, event-loop lag, bytes a token.
+"""Ten thousand rollouts at once on one core: memory of an idle agent, deadline overshoot, loop lag, bytes a token.
 
 Each rollout samples a short tool call after a random latency, calls a tool, and goes on until its own deadline; the
 deadlines are spread. Real time; pin it to one core:
@@ -90,9 +90,7 @@ async def busy(agents: int, latency_s: float, shortest: float, longest: float) -
             lags.append((time.perf_counter() - before - 0.005) * 1e3)
 
     spread = random.Random(2)
-    tasks = (
-        Task(str(i), "Work.", budget={"trajectory_s": spread.uniform(shortest, longest)}) for i in range(agents)
-    )
+    tasks = (Task(str(i), "Work.", budget={"trajectory_s": spread.uniform(shortest, longest)}) for i in range(agents))
     begun, cpu = time.perf_counter(), time.process_time()
     async with anyio.create_task_group() as group:
         async with Pool(agent, max_rollouts=agents) as pool:
