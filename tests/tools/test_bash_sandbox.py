@@ -30,7 +30,10 @@ async def test_real_commands_read_as_a_policy_should_read_them():
             )
             assert (long.metadata["total_bytes"], long.metadata["left_out_bytes"]) == (588895, 588855)
             late = await shown("echo partial; sleep 60", timeout_s=1)
-            assert late.content == "partial\n[timed out after 1 s; partial output above]"
+            assert late.content == (
+                "partial\n[timed out after 1 s; partial output above]\n"
+                "[shell restarted: directory and exported variables are kept, functions and aliases are lost]"
+            )
             assert late.status is ObservationStatus.TIMEOUT
             assert "[shell restarted" in (await shown("exit 7")).content
         finally:
