@@ -1,6 +1,8 @@
 """`agentkit demo`: real bug-fixing tasks in sandboxes, run by a scripted policy, to see the whole library work."""
 
 import argparse
+import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -43,14 +45,12 @@ def run(args: argparse.Namespace) -> int:
     """Runs the demo and prints what became of it.
 
     Raises:
-        ConfigError: there is no sandbox to run in, `RUN_DIR` holds a run already, or there are not so many tasks.
+        ConfigError: there is no sandbox to run in, `RUN_DIR` is no folder, cannot be made or holds files already, or
+            there are not so many tasks.
         JournalError: the run cannot be written.
     """
     backend = _backend(args.sandbox)
-    out = Path(args.out or tempfile.mkdtemp(prefix="agentkit-demo-"))
-    if out.is_dir() and any(out.iterdir()):
-        raise ConfigError(f"--out must name a new or an empty folder, found files in {str(out)!r}")
-    out.mkdir(parents=True, exist_ok=True)
+    out = _empty_folder(args.out)
     live = _Live(args.tasks)
     print(f"{args.tasks} tasks, {args.concurrency} at a time, sandbox {args.sandbox}, scripted policy ScriptedBugFixer")
     started = time.monotonic()
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         live.close()
     print(summary(ended, seconds=time.monotonic() - started))
-    print(f"\nThe run is kept in {out}\nLook at it: agentkit inspect {out}")
+    print(f"\nThe run is kept in {out}\nLook at it: {_program()} inspect {shlex.quote(str(out))}")
     return 0 if all(trajectory.grade is not None for trajectory in ended) else 1
 
 
@@ -121,6 +121,28 @@ class _Live:
 
 def _is_solved(trajectory: Trajectory) -> bool:
     return trajectory.score == 1.0
+
+
+def _empty_folder(name: str | None) -> Path:
+    """The folder for a run: `name`, made if need be, or a new temporary one."""
+    out = Path(name or tempfile.mkdtemp(prefix="agentkit-demo-"))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        files = any(out.iterdir())
+    except OSError as error:
+        raise ConfigError(f"--out must name a new or an empty folder, found {str(out)!r}: {error.strerror}") from error
+    if files:
+        raise ConfigError(f"--out must name a new or an empty folder, found files in {str(out)!r}")
+    return out
+
+
+def _program() -> str:
+    """What to type for this program: its name where the shell finds it, else the path that it was started by."""
+    if shutil.which("agentkit"):
+        return "agentkit"
+    if Path(sys.argv[0]).name == "agentkit":
+        return shlex.quote(sys.argv[0])
+    return shlex.join([sys.executable, "-m", "agentkit"])
 
 
 def _backend(name: str) -> SandboxBackend:
