@@ -4,7 +4,7 @@ A script stands in for the policy: its answers go round, and the server "fails" 
 """
 
 import statistics
-from collections import defaultdict
+from collections.abc import Sequence
 from itertools import count
 
 import anyio
@@ -30,7 +30,7 @@ outcomes = ak.OutcomePolicy(
 agent = ak.Agent(ScriptedModel(policy), reward=exact_match(), outcomes=outcomes)
 
 
-def advantages(group: list[ak.Trajectory]) -> dict[int, float]:
+def advantages(group: Sequence[ak.Trajectory]) -> dict[int, float]:
     """Each trained rollout's score against its group (Shao et al. 2024, arXiv 2402.03300, section 4.1.2).
 
     What was dropped or replaced is out of the baseline, what is masked stays in it.
@@ -42,15 +42,13 @@ def advantages(group: list[ak.Trajectory]) -> dict[int, float]:
 
 
 async def main() -> None:
-    groups: dict[str, list[ak.Trajectory]] = defaultdict(list)
+    tasks = [ak.Task("lima", "Population of Lima?", data={"answer": "10.4"})]
     async with ak.Pool(agent, group_size=4) as pool:
-        async for trajectory in pool.run([ak.Task("lima", "Population of Lima?", data={"answer": "10.4"})]):
-            groups[trajectory.task_id].append(trajectory)
-    for task_id, group in groups.items():
-        for t in sorted(group, key=lambda t: t.key.index):
-            after = "" if t.replaces is None else f"(replaces {t.replaces})"
-            print(t.key, t.exit_reason, f"blame={t.blame} score={t.score} outcome={t.outcome}", after)
-        print(task_id, "advantages", [round(value, 2) for value in advantages(group).values()])
+        async for group in pool.run(tasks).groups():  # as they complete, replacements included
+            for t in sorted(group, key=lambda t: t.key.index):
+                after = "" if t.replaces is None else f"(replaces {t.replaces})"
+                print(t.key, t.exit_reason, f"blame={t.blame} score={t.score} outcome={t.outcome}", after)
+            print(group[0].task_id, "advantages", [round(value, 2) for value in advantages(group).values()])
 
 
 if __name__ == "__main__":

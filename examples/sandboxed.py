@@ -21,9 +21,9 @@ def bash(command: str) -> str:
 
 
 SCRIPT = [
-    bash("cat numbers.txt; cd /tmp"),
-    bash("pwd; sleep 30"),  # the session keeps its directory; a command that hangs costs its own time only
-    bash("cd /work && sort -n numbers.txt > sorted.txt && cat sorted.txt"),
+    bash("cat numbers.txt; mkdir drafts; cd drafts"),
+    bash("basename $PWD; sleep 30"),  # the session keeps its directory; what hangs costs its own time only
+    bash("cd .. && sort -n numbers.txt > sorted.txt && cat sorted.txt"),
     '<tool_call>\n{"name": "submit", "arguments": {}}\n</tool_call>',
 ]
 
@@ -34,8 +34,8 @@ async def put_numbers(sandbox: Sandbox, task: ak.Task) -> None:
 
 
 async def is_sorted(trajectory: ak.Trajectory, env: SandboxEnv) -> float:
-    """Looks into the sandbox, which is still open."""
-    numbers = [int(line) for line in (await env.read("/work/sorted.txt")).split()]
+    """Looks into the sandbox, which is still open. Relative paths start at its working directory."""
+    numbers = [int(line) for line in (await env.read("sorted.txt")).split()]
     return float(numbers == sorted(map(int, str(trajectory.task.data["numbers"]).split())))
 
 

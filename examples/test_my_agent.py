@@ -1,6 +1,6 @@
 """How to test an agent: on virtual time, where an hour costs a millisecond, and on both event loops.
 
-Copy it beside your agent. It needs `pip install 'agentkit-rl[testing]'`, and runs as `pytest test_my_agent.py`.
+Copy it beside your agent. It needs `pip install -e '.[testing]'`, and runs as `pytest test_my_agent.py`.
 """
 
 import anyio

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
@@ -139,13 +140,18 @@ def bigram_logprob(text: str) -> float:
 
 
 @pytest.mark.slow
-async def test_sandboxed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bubblewrap", [True, False])
+async def test_sandboxed(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bubblewrap: bool) -> None:
     monkeypatch.setattr(sys, "argv", ["example", "--host"])
+    if not bubblewrap:
+        monkeypatch.setenv("PATH", "/nowhere")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     first, hung, last, submitted, end = await run("sandboxed")
     assert first == "[ok] 10 | 9 | 2 | [exit code 0]"
-    assert hung.startswith("[timeout] /tmp | [timed out after 2.")
+    assert hung.startswith("[timeout] drafts | [timed out after 2.")
     assert last == "[ok] 2 | 9 | 10 | [exit code 0]"
     assert (submitted, end) == ("[ok] Submitted.", "finished 1.0")
+    assert list(tmp_path.iterdir()) == [], "all that it wrote was its own, and is gone"
 
 
 @pytest.mark.slow
