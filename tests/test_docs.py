@@ -27,7 +27,17 @@ def rows(page: str, first: str) -> dict[str, list[str]]:
     return {line[0].strip("`"): line[1:] for line in cells}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+REAL_TIME = {"sandboxes.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in REAL_TIME else [])
+        for page in PAGES
+        if blocks(page)
+    ],
+)
 async def test_the_code_of_a_page_runs_in_order(page: Path) -> None:
     scope: dict[str, object] = {"__name__": page.stem}
     for block in blocks(page):
