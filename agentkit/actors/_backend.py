@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import anyio
+from anyio._backends._asyncio import _task_states  # anyio has no public way to ask where a task is
 
 TaskToken: TypeAlias = object
 """A native task: `asyncio.Task` or `trio.lowlevel.Task`."""
@@ -24,6 +25,9 @@ class Interrupted(BaseException):
 
 class Backend(Protocol):
     """What the guard needs of an event loop."""
+
+    may_end_open: bool
+    """Whether a task may end with a task group open."""
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
         """Start `function()` as a detached task; it must not raise."""
@@ -45,20 +49,22 @@ class Backend(Protocol):
         """Called in a task that was interrupted, once it knows: the interrupt leaves no trace."""
         ...
 
-    def groups(self, task: TaskToken, /) -> int:
-        """How many task groups are open in `task` that must be exited before it may end."""
+    def depth(self, task: TaskToken, /) -> object:
+        """Where `task` stands among its scopes and task groups: where it was, once it has exited what it entered."""
         ...
 
     def interrupt_children(self, task: TaskToken, /) -> None:
         """End the tasks that run in the task groups of `task`, and theirs, through every shield."""
         ...
 
-    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, groups: int, /) -> None:
-        """The same for the tasks started within `scope`, which `task` entered with `groups` task groups open."""
+    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, depth: object, /) -> None:
+        """The same for the tasks started within `scope`, by code that began where `task` stood at `depth`."""
         ...
 
 
 class _Asyncio:
+    may_end_open = True
+
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> TaskToken:
         return asyncio.create_task(function(), name=name)
 
@@ -77,8 +83,9 @@ class _Asyncio:
         if task is not None and task.cancelling():
             task.uncancel()
 
-    def groups(self, task: TaskToken, /) -> int:
-        return 0  # a task may end with an anyio task group open
+    def depth(self, task: TaskToken, /) -> object:
+        state = _task_states.get(task)  # type: ignore[call-overload]  # asyncio.Task
+        return None if state is None else state.cancel_scope
 
     def interrupt_children(self, task: TaskToken, /) -> None:
         family = {id(task)}
@@ -90,8 +97,7 @@ class _Asyncio:
                 if info.id in tasks:
                     tasks[info.id].cancel("interrupted by agentkit")
 
-    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, groups: int, /) -> None:
-        # anyio keeps the tasks of a scope and the scopes within it, and has no public way to ask for them.
+    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, depth: object, /) -> None:
         scopes: list[object] = [] if scope is None else [scope]
         while scopes:
             each = scopes.pop()
@@ -102,6 +108,8 @@ class _Asyncio:
 
 
 class _Trio:
+    may_end_open = False
+
     def __init__(self, trio: ModuleType) -> None:
         self._trio = trio
         self._lowlevel = trio.lowlevel
@@ -134,7 +142,7 @@ class _Trio:
     def absorb(self) -> None:
         pass
 
-    def groups(self, task: TaskToken, /) -> int:
+    def depth(self, task: TaskToken, /) -> object:
         return len(task.child_nurseries)  # type: ignore[attr-defined]  # trio.lowlevel.Task
 
     def interrupt_children(self, task: TaskToken, /) -> None:
@@ -143,8 +151,8 @@ class _Trio:
                 self.interrupt_children(child)
                 self.interrupt(child)
 
-    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, groups: int, /) -> None:
-        for nursery in list(task.child_nurseries)[groups:]:  # type: ignore[attr-defined]  # trio.lowlevel.Task
+    def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, depth: object, /) -> None:
+        for nursery in list(task.child_nurseries)[cast("int", depth) :]:  # type: ignore[attr-defined]  # as above
             for child in list(nursery.child_tasks):
                 self.interrupt_children(child)
                 self.interrupt(child)

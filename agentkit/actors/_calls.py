@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = "Interrupted by the user."
+CUT = "Cut short: the rollout ended while this call was under way."
 
 
 class RolloutTool(Protocol):
@@ -50,6 +51,8 @@ class TurnCalls:
 
     attempts: Sequence[ToolCall | CallFault]
     observations: list[Observation | None] = field(init=False)
+    begun: set[int] = field(factory=set)
+    """The calls that were started, whether they came to an answer or not."""
     valid: int = 0
     timeouts: int = 0
 
@@ -61,12 +64,12 @@ class TurnCalls:
         return tuple(
             observation
             or Observation(
-                "Not run: the turn had already ended.",
+                CUT if index in self.begun else "Not run: the turn had already ended.",
                 status=ObservationStatus.SKIPPED,
                 call_id=attempt.id,
                 name=attempt.name,
             )
-            for attempt, observation in zip(self.attempts, self.observations, strict=True)
+            for index, (attempt, observation) in enumerate(zip(self.attempts, self.observations, strict=True))
         )
 
 
@@ -123,6 +126,7 @@ async def _answer(calls: TurnCalls, index: int, step: Ready | CallFault, rollout
             name=step.name,
         )
         return
+    calls.begun.add(index)
     observation = await _call(step, rollout)
     if observation.status is ObservationStatus.TIMEOUT:
         calls.timeouts += 1

@@ -1,7 +1,7 @@
 """One generation: what the model pushes goes straight into the record, until the generation is over."""
 
 from agentkit.actors._record import Record
-from agentkit.errors import RolloutEnded
+from agentkit.errors import ModelError, RolloutEnded
 from agentkit.protocols import FinishReason, TextChunk, TokenChunk
 
 
@@ -37,6 +37,8 @@ class TokenGeneration:
         """
         if self._closed or self._record.closed:
             raise RolloutEnded("the generation is over: its tokens are not recorded")
+        if not isinstance(chunk, TokenChunk):
+            raise ModelError(f"emit takes a TokenChunk, found {chunk!r}")
         ids, logprobs = chunk.token_ids, chunk.logprobs
         taken = len(ids)
         if taken > self._room:
@@ -87,6 +89,8 @@ class TextGeneration:
         """
         if self._closed or self._record.closed:
             raise RolloutEnded("the generation is over: its text is not recorded")
+        if not isinstance(chunk, TextChunk):
+            raise ModelError(f"emit takes a TextChunk, found {chunk!r}")
         if chunk.content:
             self._content.append(chunk.content)
         if chunk.reasoning:

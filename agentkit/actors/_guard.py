@@ -15,7 +15,7 @@ A driver is cheap enough for each call of a tool or model. A `Detached` runs one
 of a caller reaches, so that a rollout can be sealed while the task is still stuck in, say, a thread on trio.
 """
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -29,12 +29,12 @@ MAX_REFUSALS = 25
 
 _AT_ONCE_S = 0.001  # a cancelled await returns in far less; shielded clean-up that waits for something takes longer
 
+_UNWINDS = 4  # code that swallows even that is closed all the same
+
 _END_TURNS = 8
 
-_MAX_CLOSES = 3  # code that yields inside its GeneratorExit handler is closed again, this often
 
-
-_undead: list[Coroutine[Any, Any, Any]] = []
+_undead: list[object] = []
 """Code that ignored its GeneratorExit. It never runs again, but letting go of it would run its handlers once more, at
 whatever moment the garbage collector chooses, outside any event loop."""
 
@@ -49,7 +49,7 @@ class Driven(Generic[T]):
     __slots__ = (
         "_cancelled_class",
         "_coroutine",
-        "_groups",
+        "_depth",
         "_is_asked",
         "_scope",
         "backend",
@@ -79,7 +79,7 @@ class Driven(Generic[T]):
         self.refusals_allowed = refusals_allowed
         self._is_asked = is_asked
         self._scope = scope
-        self._groups = 0
+        self._depth: object = 0
 
     def force(self) -> None:
         """Close the code as soon as its task runs again, and make the task run again."""
@@ -92,18 +92,18 @@ class Driven(Generic[T]):
         for _ in range(_END_TURNS):
             if self.task is None:
                 break
-            self.backend.interrupt_within(self.task, self._scope, self._groups)
+            self.backend.interrupt_within(self.task, self._scope, self._depth)
             self.force()
             await anyio.lowlevel.checkpoint()
         return self.task is None
 
     def __await__(self) -> Generator[Any, Any, T]:
         send, throw = self._coroutine.send, self._coroutine.throw
-        refusals, last = 0, 0.0
+        refusals, unwound, last = 0, 0, 0.0
         value: Any = None
         error: BaseException | None = None
         self.task = self.backend.current()
-        groups = self._groups = self.backend.groups(self.task)
+        depth = self._depth = self.backend.depth(self.task)
         try:
             while True:
                 try:
@@ -137,11 +137,14 @@ class Driven(Generic[T]):
                 if self.forced:
                     if error is not None:
                         self.backend.absorb()
-                    if self.backend.groups(self.task) > groups:
-                        # trio cannot let a task end with a nursery open: unwind the code instead of closing it, but
-                        # never out of the nursery's own wait, which is the one wake-up that brings no error
+                    is_open = self.backend.depth(self.task) != depth
+                    if is_open and (unwound < _UNWINDS or not self.backend.may_end_open):
+                        # Closing would skip what task groups do on their way out, and trio cannot let a task end with
+                        # one open: unwind the code. But never out of a task group's own wait, which is the one
+                        # wake-up that brings no error.
                         if delivered is not None:
                             value, error = None, Abandoned(self.name)
+                            unwound += 1
                         continue
                     self._close()
                     raise Abandoned(self.name)
@@ -149,15 +152,20 @@ class Driven(Generic[T]):
             self.task = None
 
     def _close(self) -> None:
-        for _ in range(_MAX_CLOSES):
-            try:
-                self._coroutine.close()
-            except RuntimeError:  # it awaited inside its GeneratorExit handler
-                continue
-            except BaseException:  # what dying code raises is of no use to anyone
-                return
+        frames = list(_frames(self._coroutine))
+        try:
+            self._coroutine.close()
+        except RuntimeError:  # it awaited inside its GeneratorExit handler
+            _undead.extend(frames)
+        except BaseException:  # what dying code raises is of no use to anyone
             return
-        _undead.append(self._coroutine)
+
+
+def _frames(code: object) -> Iterator[object]:
+    """A suspended coroutine, what it awaits, what that awaits, and so on."""
+    while code is not None:
+        yield code
+        code = getattr(code, "cr_await", None) or getattr(code, "gi_yieldfrom", None) or getattr(code, "ag_await", None)
 
 
 class Detached(Generic[T]):

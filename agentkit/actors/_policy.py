@@ -91,6 +91,10 @@ def _nothing_new() -> ConfigError:
     )
 
 
+def _nothing_said() -> ConfigError:
+    return ConfigError("there is nothing to answer: the task has no messages, and no env made any")
+
+
 def _reason(finish: Finish | None) -> FinishReason:
     return FinishReason.ABORTED if finish is None else finish.reason
 
@@ -145,6 +149,8 @@ class TokenPolicy:
         return room
 
     def _open_chain(self) -> int:
+        if not self.record.history:
+            raise _nothing_said()
         prompt = self.renderer.prompt(self.record.history, self.tools)
         room = self.record.budget.max_tokens - len(prompt)
         if room > 0:
@@ -222,6 +228,8 @@ class MessagePolicy:
         """The history is the prompt; the server counts the tokens."""
         if self.record.turns and not pending:
             raise _nothing_new()
+        if not self.record.history:
+            raise _nothing_said()
         return self.record.budget.max_tokens
 
     def rewritten(self) -> None:

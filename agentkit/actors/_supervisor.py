@@ -20,7 +20,7 @@ from agentkit.actors.agent import Agent
 from agentkit.actors.events import Broadcast, Ended, Mailbox
 from agentkit.actors.outcomes import UNGRADED, exit_for
 from agentkit.actors.rollout import Rollout
-from agentkit.errors import SandboxDead
+from agentkit.errors import ConfigError, SandboxDead
 from agentkit.protocols import (
     Attempt,
     Blame,
@@ -202,7 +202,10 @@ class Supervisor:
                 blame=Blame.ENVIRONMENT,
             )
         elif started.error is not None:
-            record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=started.error)
+            # What is misconfigured is no better in a fresh env: it is not tried again.
+            misconfigured = isinstance(started.error, ConfigError)
+            reason = ExitReason.INTERNAL_ERROR if misconfigured else ExitReason.ENV_START_FAILED
+            record.finish(reason, at=anyio.current_time(), error=started.error)
         else:
             said: object = self._task.messages if started.result is None else started.result
             if isinstance(said, Sequence) and all(isinstance(message, Message) for message in said):

@@ -36,6 +36,8 @@ RewardFactory: TypeAlias = "Callable[[], Reward[Any]]"  # a reward names the env
 
 
 def _tuple(value: Sequence[Tool | ToolFactory]) -> tuple[Tool | ToolFactory, ...]:
+    if isinstance(value, Tool):
+        raise ConfigError(f"agent.tools must be a list of tools, found the tool {value.spec.name!r}: [it] will do")
     return tuple(value)
 
 
@@ -67,6 +69,9 @@ class Agent:
     name: str = field(default="agent", kw_only=True)
 
     def __attrs_post_init__(self) -> None:
+        model: object = self.model
+        if inspect.isclass(model):
+            raise ConfigError(f"agent.model must be a model, found {model!r}: make one of it")
         if not isinstance(self.model, TokenModel | MessageModel):
             raise ConfigError(
                 f"agent.model must have sample_tokens or sample_message, found {type(self.model).__name__}: "
@@ -75,24 +80,9 @@ class Agent:
         if isinstance(self.model, TokenModel):
             self._fill("renderer", Renderer)
             self._fill("parser", ToolParser)
-        for name, kind in (("budget", Budget), ("outcomes", OutcomePolicy)):
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise ConfigError(f"agent.{name} must be of {kind.__name__}, found {value!r}")
-        for name in ("loop", "reward"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise ConfigError(f"agent.{name} must be an async function or another callable, found {value!r}")
-        if inspect.isfunction(self.loop) and not inspect.iscoroutinefunction(self.loop):
-            raise ConfigError(f"agent.loop must be an async function, found the plain function {self.loop.__name__}")
-        env: object = self.env
-        if inspect.isclass(env):
-            _check_env(env)
-        if env is not None and not callable(env):
-            raise ConfigError(
-                f"agent.env must be a class or a function that makes one env for each rollout, found an object of "
-                f"{type(self.env).__name__}: pass the class itself, or a lambda"
-            )
+        _check_values(self)
+        _check_calls(self)
+        _check_env(self.env)
         tools = self.make_tools()
         names = [tool.spec.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -141,7 +131,9 @@ class Agent:
 
     def make_reward(self, reward: "Reward[Any] | RewardFactory") -> "Reward[Any]":
         """The reward of one rollout: a fresh one from a class."""
-        return cast("Reward[Any]", reward() if inspect.isclass(reward) else reward)
+        if inspect.isclass(reward):
+            return cast("RewardFactory", reward)()
+        return cast("Reward[Any]", reward)
 
     async def run(self, task: Task | str, *, index: int = 0) -> Trajectory:
         """One rollout on its own, sealed whatever happens to it.
@@ -156,7 +148,39 @@ class Agent:
             return await pool.start(task, index=index).result()
 
 
-def _check_env(env: type) -> None:
+def _check_values(agent: Agent) -> None:
+    for name, kind in (("budget", Budget), ("outcomes", OutcomePolicy)):
+        value = getattr(agent, name)
+        if not isinstance(value, kind):
+            raise ConfigError(f"agent.{name} must be of {kind.__name__}, found {value!r}")
+
+
+def _check_calls(agent: Agent) -> None:
+    for name in ("sample_tokens", "sample_message"):
+        method = getattr(agent.model, name, None)
+        if inspect.ismethod(method) and not inspect.iscoroutinefunction(method):
+            raise ConfigError(f"agent.model: {type(agent.model).__name__}.{name} must be async, found a plain method")
+    loop: object = agent.loop
+    if not callable(loop) or (inspect.isfunction(loop) and not inspect.iscoroutinefunction(loop)):
+        raise ConfigError(f"agent.loop must be an async function, found {loop!r}")
+    reward: object = agent.reward
+    if reward is not None and not callable(reward):
+        raise ConfigError(f"agent.reward must be an async function or another callable, found {reward!r}")
+    if inspect.isfunction(reward) and len(inspect.signature(reward).parameters) < 2:  # trajectory and env
+        raise ConfigError(
+            f"agent.reward is called with (trajectory, env), but {reward.__name__} takes fewer arguments; "
+            f"where it makes a reward, call it: {reward.__name__}()"
+        )
+
+
+def _check_env(env: object) -> None:
+    if env is not None and not callable(env):
+        raise ConfigError(
+            "agent.env must be a class or a function that makes one env for each rollout, found an object of "
+            f"{type(env).__name__}: pass the class itself, or a lambda"
+        )
+    if not inspect.isclass(env):
+        return
     for name in ("start", "close"):
         method = getattr(env, name, None)
         if method is None:

@@ -8,6 +8,7 @@ from collections.abc import (
     Coroutine,
     Iterator,
 )
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -61,11 +62,17 @@ class Pool:
     ) -> None:
         if group_size < 1:
             raise ConfigError(f"pool.group_size must be at least 1, found {group_size!r}")
+        if sink is not None and not isinstance(sink, Sink):
+            raise ConfigError(
+                f"pool.sink must have begin, append and seal, found {sink!r}: "
+                "`async with Journal.open(folder) as journal`, then sink=journal"
+            )
         self.agent = agent
         self.group_size = group_size
         self.live = FairPermits(max_rollouts, name="pool.max_rollouts")
         self._reports: list[str] = []
         self._services = Services(
+            token_hex(4),
             self._start_child,
             self._reports.append,
             sink,
@@ -164,7 +171,12 @@ class Pool:
     def _start_child(self, agent: Agent, task: Task, index: int, *, parent: Record) -> Actor:
         # A child is sealed within its parent's trajectory, so it has no sink of its own.
         services = Services(
-            self._start_child, self._reports.append, None, self._services.starts, self._services.generations
+            self._services.pool_id,
+            self._start_child,
+            self._reports.append,
+            None,
+            self._services.starts,
+            self._services.generations,
         )
         actor = Actor(services, agent, task, index, parent=parent)
         parent.running_children.append(actor)

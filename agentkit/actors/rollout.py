@@ -77,7 +77,7 @@ class Rollout:
         self._mailbox = mailbox
         self._broadcast = broadcast
         self._wake = wake
-        self._id = f"{record.key}.{record.key.attempt}"
+        self._id = f"{record.key}.{record.key.attempt}-{services.pool_id}"
         self.bounds = Bounds(record, wake=wake, is_asked=is_asked)
         """Where the user code of this rollout runs: for the calls of a turn."""
         self._policy = policy_of(agent, record, self._specs, self._id)
@@ -94,7 +94,7 @@ class Rollout:
 
     @property
     def id(self) -> str:
-        """Names this attempt; the same for every request of the trajectory."""
+        """Names this attempt, also among those of other pools; the same for every request of the trajectory."""
         return self._id
 
     @property

@@ -7,7 +7,7 @@ the two apart.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
@@ -95,6 +95,28 @@ class Codec:
             raise JournalError(f"a trajectory has {len(rest)} more blobs of tokens than chains")
         return self._structure(tree, Trajectory)
 
+    def grade_blame(self, record: Text) -> str | None:
+        """The blame of the grade in the record of a trajectory, without decoding the rest.
+
+        Raises:
+            JournalError: the record is damaged.
+        """
+        try:
+            blame: str | None = (_loads(record)["grade"] or {}).get("blame")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise JournalError(f"a trajectory has no grade of this form: {error!r}") from error
+        return blame
+
+    def task_digest(self, task: Task) -> bytes:
+        """What is asked (messages, data, budget) as a digest that is the same in every process.
+
+        Of values that JSON cannot hold only the type counts: a repr may name an address.
+        """
+        tree = self._converter.unstructure(task)
+        asked = {name: _steady(tree[name]) for name in ("messages", "data", "budget")}
+        text = json.dumps(asked, sort_keys=True, default=_number)
+        return sha256(text.encode()).digest()
+
     def encode_task(self, task: Task) -> Text:
         """A task."""
         return _dumps(self._converter.unstructure(task))
@@ -146,6 +168,15 @@ def _digest(record: Text, chains: Sequence[Chain], *more: Text) -> bytes:
 
 def _dumps(tree: Any) -> Text:
     return encode_text(json.dumps(tree, ensure_ascii=False, separators=(",", ":"), default=_number))
+
+
+def _steady(packed: Any) -> Any:
+    if isinstance(packed, Mapping):
+        if set(packed) == {"$opaque"}:
+            type_name, _, plain = packed["$opaque"]
+            return [type_name, plain]
+        return {key: _steady(item) for key, item in packed.items()}
+    return [_steady(item) for item in packed] if isinstance(packed, list | tuple) else packed
 
 
 def _number(value: object) -> int | float:

@@ -2,7 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,9 +11,10 @@ from typing import Any, Self
 from attrs import frozen
 
 from agentkit.errors import InvariantError
-from agentkit.journal.codec import Codec, decode_text, encode_text
+from agentkit.journal.codec import Codec, Text, decode_text, encode_text
 from agentkit.journal.database import journal_path, open_reading, sqlite_errors
 from agentkit.journal.errors import JournalError
+from agentkit.journal.repeat import ENDING, is_repeated
 from agentkit.protocols import Chain, ChainDelta, ExitReason, RolloutKey, Trajectory, Turn
 from agentkit.tokens import join
 
@@ -35,7 +37,7 @@ class Summary:
 
 @frozen
 class Unfinished:
-    """The newest attempt of a rollout that has begun and was not sealed, as far as it got."""
+    """The newest attempt of a rollout, which has begun and was not sealed, as far as it got."""
 
     key: RolloutKey
     turns: tuple[Turn, ...]
@@ -72,13 +74,18 @@ class JournalReader:
         """Let go of the file."""
         self._connection.close()
 
-    def sealed(self) -> set[tuple[str, int]]:
-        """(task_id, index) of every rollout that has its trajectory.
+    def sealed(self, *, repeat: "Collection[ExitReason]" = ()) -> set[tuple[str, int]]:
+        """(task_id, index) of every rollout that has its trajectory, but for those that `Journal.open` would repeat.
 
         Raises:
             JournalError: the file cannot be read.
         """
-        return {(decode_text(task_id), index) for task_id, index in self._all(_SEALED)}
+        with sqlite_errors(self.path, "read"):
+            return {  # row by row: what decides may be the whole record
+                (decode_text(task_id), index)
+                for task_id, index, *ending in self._connection.execute(_SEALED)
+                if not is_repeated(repeat, (ending[0], ending[1]), self._codec)
+            }
 
     def summaries(self) -> Iterator[Summary]:
         """A line about each trajectory, in the order sealed.
@@ -95,8 +102,11 @@ class JournalReader:
         Raises:
             JournalError: the file cannot be read or a record is damaged.
         """
-        for (row_id,) in self._all("SELECT id FROM trajectories ORDER BY id"):
-            yield self._trajectory("SELECT id, record FROM trajectories WHERE id=?", row_id)
+        # By rollout, not by row: a repeated rollout gets another row meanwhile, but always has one.
+        for task_id, index in self._all("SELECT task_id, sample_index FROM trajectories ORDER BY id"):
+            trajectory = self._trajectory(task_id, index)
+            if trajectory is not None:
+                yield trajectory
 
     def trajectory(self, task_id: str, index: int) -> Trajectory | None:
         """The trajectory of a rollout, None where it is not sealed.
@@ -104,24 +114,18 @@ class JournalReader:
         Raises:
             JournalError: the file cannot be read or the record is damaged.
         """
-        if not self._all("SELECT 1 FROM trajectories WHERE task_id=? AND sample_index=?", encode_text(task_id), index):
-            return None
-        return self._trajectory(
-            "SELECT id, record FROM trajectories WHERE task_id=? AND sample_index=?", encode_text(task_id), index
-        )
+        return self._trajectory(encode_text(task_id), index)
 
     def unfinished(self) -> tuple[Unfinished, ...]:
-        """The newest attempt of every rollout that has begun and is not sealed, in the order begun.
+        """The newest attempt of every rollout, where it is not sealed, in the order begun.
+
+        An earlier attempt may be: a rollout that is repeated keeps its sealed trajectory until the next is sealed.
 
         Raises:
             JournalError: the file cannot be read or a record is damaged.
         """
-        with sqlite_errors(self.path, "read"):
-            self._connection.execute("BEGIN")  # one snapshot: a seal deletes what it supersedes
-            try:
-                return tuple(map(self._unfinished, self._all(_UNFINISHED)))
-            finally:
-                self._connection.execute("ROLLBACK")
+        with self._snapshot():
+            return tuple(map(self._unfinished, self._all(_UNFINISHED)))
 
     def next_attempt(self, task_id: str, index: int) -> int:
         """The number for the next attempt at a rollout: 0 where none has begun.
@@ -134,9 +138,13 @@ class JournalReader:
         )
         return 0 if newest is None else int(newest) + 1
 
-    def _trajectory(self, statement: str, *values: object) -> Trajectory:
-        ((row_id, record),) = self._all(statement, *values)
-        rows = self._all("SELECT tokens FROM chains WHERE trajectory_id=? ORDER BY ordinal", row_id)
+    def _trajectory(self, task_id: Text, index: int) -> Trajectory | None:
+        with self._snapshot():
+            found = self._all(_TRAJECTORY, task_id, index)
+            if not found:
+                return None
+            ((row_id, record),) = found
+            rows = self._all("SELECT tokens FROM chains WHERE trajectory_id=? ORDER BY ordinal", row_id)
         try:
             return self._codec.decode_trajectory(record, [blob for (blob,) in rows])
         except JournalError as error:
@@ -156,20 +164,33 @@ class JournalReader:
         except (JournalError, InvariantError) as error:
             raise JournalError(f"attempt {attempt} of {key} in journal {str(self.path)!r}: {error}") from error
 
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several statements see one state of the file: a seal deletes what it supersedes."""
+        with sqlite_errors(self.path, "read"):
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
     def _all(self, statement: str, *values: object) -> "list[tuple[Any, ...]]":
         with sqlite_errors(self.path, "read"):
             return self._connection.execute(statement, values).fetchall()
 
 
-_SEALED = "SELECT task_id, sample_index FROM trajectories"
+_SEALED = f"SELECT task_id, sample_index, {ENDING} FROM trajectories"  # noqa: S608
+_TRAJECTORY = "SELECT id, record FROM trajectories WHERE task_id=? AND sample_index=?"
 _SUMMARIES = """
 SELECT task_id, sample_index, attempt, exit_reason, blame, grade, score, outcome, turns, tokens, sampled, seconds
 FROM trajectories ORDER BY id
 """
 _UNFINISHED = """
 SELECT id, task_id, sample_index, attempt FROM attempts AS this
-WHERE NOT EXISTS (SELECT 1 FROM trajectories AS t WHERE t.task_id=this.task_id AND t.sample_index=this.sample_index)
-AND attempt = (SELECT max(attempt) FROM attempts AS a WHERE a.task_id=this.task_id AND a.sample_index=this.sample_index)
+WHERE NOT EXISTS (
+    SELECT 1 FROM trajectories AS t
+    WHERE t.task_id=this.task_id AND t.sample_index=this.sample_index AND t.attempt>=this.attempt
+) AND attempt = (SELECT max(attempt) FROM attempts AS a WHERE a.task_id=this.task_id AND a.sample_index=this.sample_index)
 ORDER BY id
 """
 _DELTAS = "SELECT chain, start, record, tokens FROM deltas WHERE attempt_id=? ORDER BY turn, ordinal"

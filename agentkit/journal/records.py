@@ -46,6 +46,8 @@ class Prepared:
     encoded: Encoded = _NOTHING
     pieces: tuple[Text, ...] = ()
     """Per delta of an append, the record of its piece; its tokens are `encoded.blobs`."""
+    task_digest: bytes | None = None
+    """Of a seal, what was asked; None where the trajectory does not hold its task."""
 
     @property
     def key(self) -> RolloutKey:
@@ -59,7 +61,9 @@ def prepare(operation: Operation, codec: Codec) -> Prepared:
     if isinstance(operation, Begin):
         return Prepared(operation)
     if isinstance(operation, Seal):
-        return Prepared(operation, codec.encode_trajectory(operation.trajectory))
+        trajectory = operation.trajectory
+        digest = codec.task_digest(trajectory.task) if trajectory.task.id == trajectory.task_id else None
+        return Prepared(operation, codec.encode_trajectory(trajectory), task_digest=digest)
     pieces = tuple(codec.encode_piece(delta.piece) for delta in operation.deltas)
     return Prepared(operation, codec.encode_turn(operation.turn, operation.deltas), pieces)
 

@@ -4,33 +4,54 @@ The file is the only state: every check is a look into an index within the same 
 leaves nothing behind that the next one could trip over.
 """
 
+import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentkit.errors import AgentkitError, InvariantError
-from agentkit.journal.codec import encode_text
+from agentkit.journal.codec import Codec, encode_text
 from agentkit.journal.database import Synchronous, close_writing, journal_error, lock, open_writing
 from agentkit.journal.records import Append, Begin, Prepared, Seal, token_counts
-from agentkit.protocols import RolloutKey
+from agentkit.journal.repeat import ENDING, is_repeated
+from agentkit.protocols import ExitReason, RolloutKey
+
+logger = logging.getLogger("agentkit.journal")
 
 _CHAIN_LENGTH = """
 SELECT start + length FROM deltas WHERE attempt_id=? AND chain=? ORDER BY turn DESC, ordinal DESC LIMIT 1
 """
+_SEALED = f"SELECT id, attempt, digest, {ENDING} FROM trajectories WHERE task_id=? AND sample_index=?"  # noqa: S608
+
+
+class _Sealed(NamedTuple):
+    """What a check needs to know of the sealed trajectory of a rollout."""
+
+    row_id: int
+    attempt: int
+    digest: bytes
+    repeated: bool
+    """Whether a later attempt may take its place."""
 
 
 class Store:
     """One journal file, open for writing. Used by one thread at a time."""
 
-    def __init__(self, path: Path, synchronous: Synchronous) -> None:
-        """Open `path`, making it where there is none.
+    def __init__(
+        self, path: Path, synchronous: Synchronous, codec: Codec, repeat: "Collection[ExitReason]" = ()
+    ) -> None:
+        """Open `path`, making it where there is none. A sealed rollout that ended for a reason in `repeat` may go on.
 
         Raises:
             JournalError: another writer has it, or it cannot be opened.
         """
         self.path = path
+        self._codec = codec
+        self._repeat = repeat
+        self._changed: list[str] = []
+        self._warned = False
         self._lock = lock(path)
         try:
             self._connection = open_writing(path, synchronous)
@@ -59,6 +80,7 @@ class Store:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
             return [journal_error(self.path, "write", error) for _ in records]
+        self._warn_of_changed_tasks()
         return results
 
     def _apply_alone(self, record: Prepared) -> AgentkitError | None:
@@ -85,7 +107,8 @@ class Store:
                 self._seal(record, record.operation)
 
     def _begin(self, key: RolloutKey) -> None:
-        if self._sealed(key) is not None:
+        sealed = self._sealed(key)
+        if sealed is not None and not sealed.repeated:
             raise InvariantError(f"{key} begins attempt {key.attempt} after it was sealed")
         newest = self._newest(key)
         if newest is not None and key.attempt <= newest:
@@ -94,7 +117,8 @@ class Store:
 
     def _append(self, record: Prepared, append: Append) -> None:
         key, turn, encoded = record.key, append.turn, record.encoded
-        if self._sealed(key) is not None:
+        sealed = self._sealed(key)
+        if sealed is not None and not (sealed.repeated and key.attempt > sealed.attempt):
             raise InvariantError(f"{key} appends turn {turn.index} after it was sealed")
         newest = self._newest(key)
         if newest != key.attempt:
@@ -122,14 +146,19 @@ class Store:
         key, trajectory, encoded = record.key, seal.trajectory, record.encoded
         sealed = self._sealed(key)
         if sealed is not None:
-            if sealed == encoded.digest:
+            if sealed.digest == encoded.digest:
                 return
-            raise InvariantError(f"{key} is sealed twice, with another trajectory")
+            if not (sealed.repeated and key.attempt > sealed.attempt):
+                raise InvariantError(f"{key} is sealed twice, with another trajectory")
         newest = self._newest(key)
         if newest is None or newest < key.attempt:  # an end before the attempt could begin
             self._insert_attempt(key)
         elif newest > key.attempt:
             raise InvariantError(f"{key} is sealed as attempt {key.attempt}, but attempt {newest} has begun")
+        if sealed is not None:  # in the same transaction: there is one at every moment
+            self._run("DELETE FROM chains WHERE trajectory_id=?", sealed.row_id)
+            self._run("DELETE FROM trajectories WHERE id=?", sealed.row_id)
+        self._compare_task(key, record.task_digest)
         tokens, sampled = token_counts([trajectory])
         grade = trajectory.grade
         values = {
@@ -157,11 +186,30 @@ class Store:
                 *_row(key)[:2],
             )
 
-    def _sealed(self, key: RolloutKey) -> bytes | None:
-        digest: bytes | None = self._value(
-            "SELECT digest FROM trajectories WHERE task_id=? AND sample_index=?", *_row(key)[:2]
-        )
-        return digest
+    def _compare_task(self, key: RolloutKey, digest: bytes | None) -> None:
+        if digest is None:
+            return
+        first = self._value("SELECT digest FROM tasks WHERE task_id=?", encode_text(key.task_id))
+        if first is None:
+            self._run("INSERT INTO tasks VALUES (?, ?)", encode_text(key.task_id), digest)
+        elif first != digest:
+            self._changed.append(key.task_id)
+
+    def _warn_of_changed_tasks(self) -> None:
+        """Once per writer: a thousand changed tasks have one cause."""
+        if self._changed and not self._warned:
+            self._warned = True
+            logger.warning(
+                "journal %r holds other tasks under the same ids (messages, data or budget differ): %s; "
+                "give a changed task another id, or the run another journal",
+                str(self.path),
+                ", ".join(map(repr, dict.fromkeys(self._changed))),
+            )
+        self._changed.clear()
+
+    def _sealed(self, key: RolloutKey) -> _Sealed | None:
+        row = self._run(_SEALED, *_row(key)[:2]).fetchone()
+        return None if row is None else _Sealed(*row[:3], is_repeated(self._repeat, row[3:], self._codec))
 
     def _newest(self, key: RolloutKey) -> int | None:
         newest: int | None = self._value(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from attrs import field, frozen
 
 from agentkit.errors import ConfigError
+from agentkit.protocols.budget import Budget
 from agentkit.protocols.messages import Message
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -13,6 +14,8 @@ _ROLES = ("system", "user", "assistant", "tool")
 def _messages(value: "Sequence[Message | Mapping[str, str]] | str") -> tuple[Message, ...]:
     if isinstance(value, str):
         return (Message("user", value),)
+    if isinstance(value, Message):
+        raise ConfigError("task.messages must be a list of messages or a string, found one message: wrap it in a list")
     return tuple(_message(item, index) for index, item in enumerate(value))
 
 
@@ -47,3 +50,7 @@ class Task:
     data: Mapping[str, object] = field(factory=dict)
     budget: Mapping[str, float] = field(factory=dict)
     metadata: Mapping[str, object] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if self.budget:
+            Budget().override(self.budget)  # a wrong key is the caller's to mend now, not a rollout's to end with

@@ -28,6 +28,7 @@ from agentkit.sandbox.leaks import MARKER, owner
 from agentkit.sandbox.pump import Pump, pipe_for
 from agentkit.sandbox.shell import ShellSession
 from agentkit.sandbox.spawner import InnerPlace, Program, Spawner, StartFailed, hold_spawner, request
+from agentkit.sandbox.starts import Starts
 
 HOME = "/home/agent"
 ETC = (
@@ -72,7 +73,7 @@ class BwrapBackend:
         self._bwrap = bwrap
         self._max_processes = max_processes
         self._memory = memory_bytes
-        self._starts = anyio.Semaphore(max_starts)
+        self._starts = Starts(max_starts)
         self._numbers = count()
         self._kept: list[Spawner] = []
 
@@ -103,7 +104,7 @@ class BwrapBackend:
             SandboxError: it could not be started.
         Cancellation: nothing is left behind.
         """
-        async with self._starts:
+        async with self._starts.here():
             name = f"{owner()}-{next(self._numbers)}"
             spawner = hold_spawner()
             try:

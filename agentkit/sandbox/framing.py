@@ -81,7 +81,7 @@ def frame(command: bytes, word: str, state: ShellState) -> bytes:
         f"\\builtin printf '\\0%s\\0{word}\\n' \"$PWD\" >&{STATUS_FD}; "
         "} </dev/null >/dev/null 2>&1\n"
     )
-    return b"{ \\builtin eval " + quote(before + command) + b"\n} " + group.encode() + b"\n" + report.encode()
+    return b"{ \\builtin eval " + quote(before + command) + b"\n} " + group.encode() + b"\n\n" + report.encode()
 
 
 def prelude(state: ShellState, exports: bytes) -> bytes:

@@ -22,6 +22,7 @@ from agentkit.sandbox.embedded import LOG, EmbeddedSandbox, absolute, end
 from agentkit.sandbox.leaks import MARKER, PREFIX, owner, reap, remove_tree
 from agentkit.sandbox.shell import ShellSession
 from agentkit.sandbox.spawner import HostPlace, Process, Spawner, hold_spawner, request
+from agentkit.sandbox.starts import Starts
 
 
 class HostBackend:
@@ -35,7 +36,7 @@ class HostBackend:
 
     def __init__(self, *, directory: Path | None = None, max_starts: int = 16) -> None:
         self._directory = directory or Path(tempfile.gettempdir())
-        self._starts = anyio.Semaphore(max_starts)
+        self._starts = Starts(max_starts)
         self._numbers = count()
         self._kept: list[Spawner] = []
         self._announced = False
@@ -77,7 +78,7 @@ class HostBackend:
             await spawner.release()
 
         try:
-            async with self._starts:
+            async with self._starts.here():
                 work = _make(root, spec)
                 main, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 main.setblocking(False)

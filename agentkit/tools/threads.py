@@ -18,6 +18,7 @@ from agentkit.errors import ToolError
 T = TypeVar("T")
 
 _PREFIX = "agentkit-tool:"
+_ENDED = "agentkit-ended-tool"
 
 
 async def run_in_thread(function: Callable[[], T], *, name: str) -> T:
@@ -39,6 +40,8 @@ async def run_in_thread(function: Callable[[], T], *, name: str) -> T:
             outcome.append(context.run(function))
         except BaseException as error:  # it belongs to the waiting task, not to the thread's excepthook
             failure.append(error)
+        # The task may look for stuck threads as soon as it wakes, before this one is gone.
+        threading.current_thread().name = _ENDED
         wake()
 
     try:

@@ -115,8 +115,10 @@ class ByHand:
 
     def absorb(self) -> None: ...
 
-    def groups(self, task, /) -> int:
-        return 0
+    may_end_open = True
+
+    def depth(self, task, /) -> object:
+        return None
 
     def interrupt_children(self, task, /) -> None: ...
 

@@ -1,7 +1,5 @@
 """Pools: groups, limits, fairness, back-pressure, and leaving."""
 
-import contextlib
-
 import anyio
 import pytest
 
@@ -9,9 +7,7 @@ from agentkit import Agent, Budget, ConfigError, ExitReason, Outcome, OutcomePol
 from agentkit.actors import FairPermits
 from agentkit.errors import AgentkitError
 from agentkit.models import ScriptedModel
-from agentkit.testing import MemorySink, World
-
-UNDEAD: list = []
+from agentkit.testing import MemorySink, World, swallow_cancellation
 
 
 def slow(seconds: float = 1.0, **parts) -> Agent:
@@ -150,18 +146,27 @@ async def test_a_failing_source_is_heard_of_after_what_runs_has_finished() -> No
     assert seen == [ExitReason.FINISHED] * 2
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it ignores its end
-async def test_a_source_that_swallows_cancellation_cannot_hold_the_pool() -> None:
-    async def source():
-        yield Task("a", "Go.")
-        while True:
-            with contextlib.suppress(BaseException):
-                await anyio.sleep(1000)
+class StubbornSource:
+    """Tasks that never end, from code that catches whatever is thrown at it."""
 
+    def __init__(self) -> None:
+        self._given = False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self) -> Task:
+        if not self._given:
+            self._given = True
+            return Task("a", "Go.")
+        await swallow_cancellation()
+        raise StopAsyncIteration
+
+
+async def test_a_source_that_swallows_cancellation_cannot_hold_the_pool() -> None:
     started = anyio.current_time()
     async with Pool(slow()) as pool:
-        UNDEAD.append(source())  # kept: the collector would run its handlers once more
-        async for _ in pool.run(UNDEAD[-1]):
+        async for _ in pool.run(StubbornSource()):
             break
     assert anyio.current_time() - started < 30
 

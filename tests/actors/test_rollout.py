@@ -353,9 +353,8 @@ async def test_the_budget_of_a_task_overrides_the_agents() -> None:
     agent = Agent(ScriptedModel([call("work")] * 9), tools=[WORK])
     trajectory = await agent.run(Task("t", "Go.", budget={"max_turns": 2}))
     assert len(trajectory.turns) == 2
-    trajectory = await agent.run(Task("t", "Go.", budget={"max_turn": 2}))
-    assert trajectory.exit_reason is ExitReason.INTERNAL_ERROR
-    assert "did you mean 'max_turns'" in trajectory.error
+    with pytest.raises(ConfigError, match="did you mean 'max_turns'"):
+        Task("t", "Go.", budget={"max_turn": 2})
 
 
 @pytest.mark.parametrize(
@@ -483,7 +482,7 @@ async def _undecorated() -> str:
     [
         ({"env": _Sync}, "_Sync.start must be async"),
         ({"env": _Endless}, "_Endless has no close"),
-        ({"loop": _plain_loop}, "agent.loop must be an async function, found the plain function _plain_loop"),
+        ({"loop": _plain_loop}, "agent.loop must be an async function, found <function _plain_loop"),
         ({"tools": [_undecorated]}, r"agent.tools\[0\] is no tool.*decorate a function"),
     ],
 )
@@ -509,3 +508,59 @@ async def test_a_rollout_has_one_loop() -> None:
 
     trajectory = await Agent(ScriptedModel(["a", "b"], first_token_s=5), loop=torn).run("Go.")
     assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.FINISHED, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": ScriptedModel}, "found <class .*ScriptedModel.>: make one of it"),
+        ({"tools": WORK}, "agent.tools must be a list of tools, found the tool 'work'"),
+        ({"loop": None}, "agent.loop must be an async function, found None"),
+        ({"reward": ok}, "agent.reward is called with .trajectory, env., but ok takes fewer arguments"),
+    ],
+)
+def test_a_slip_is_named_when_the_agent_is_composed(change, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Agent(**({"model": ScriptedModel(["x"])} | change))
+
+
+async def test_a_misconfigured_env_is_not_tried_again() -> None:
+    async def start(task: Task) -> None:
+        raise ConfigError("bubblewrap is not installed")
+
+    world = World(on_start=start)
+    trajectory = await Agent(ScriptedModel(["x"]), env=world).run("Go.")
+    assert (trajectory.exit_reason, world.made) == (ExitReason.INTERNAL_ERROR, 1)
+    assert "bubblewrap is not installed" in trajectory.error
+
+
+async def test_nothing_to_answer_is_said_so() -> None:
+    trajectory = await Agent(ScriptedModel(["x"])).run(Task("t"))
+    assert "the task has no messages, and no env made any" in trajectory.error
+
+
+async def test_pushing_something_else_than_a_chunk_is_a_model_error() -> None:
+    class Odd(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            emit(([1], [-0.5]))
+
+    trajectory = await Agent(Odd(["x"]), outcomes=ONCE).run("Go.")
+    assert trajectory.exit_reason is ExitReason.MODEL_ERROR
+    assert "emit takes a TokenChunk, found" in trajectory.error
+
+
+async def test_one_model_serves_the_same_task_again() -> None:
+    agent = Agent(ScriptedModel([call("work"), "done"]), tools=[WORK])
+    for _ in range(3):
+        trajectory = await agent.run("Go.")
+        assert (trajectory.exit_reason, trajectory.attempts) == (ExitReason.FINISHED, ())
+
+
+async def test_a_call_cut_by_the_deadline_is_told_from_one_that_never_began() -> None:
+    slow = FakeTool("slow", lambda _: anyio.sleep(100))
+    agent = Agent(ScriptedModel([call("slow") + "\n" + call("slow")]), tools=[slow], budget=Budget(trajectory_s=5))
+    trajectory = await agent.run("Go.")
+    assert [o.content for o in trajectory.turns[0].observations] == [
+        "Cut short: the rollout ended while this call was under way.",
+        "Not run: the turn had already ended.",
+    ]
