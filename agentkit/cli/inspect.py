@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 def _render_rollout(reader: JournalReader, name: str, *, color: bool, width: int | None) -> str:
     unfinished = {f"{each.key.task_id}#{each.key.index}": each for each in reader.unfinished()}
     sealed = {f"{task_id}#{index}": (task_id, index) for task_id, index in reader.sealed()}
-    known = [*sealed, *unfinished]
+    known = list({**sealed, **unfinished})  # a rollout that is run again is both: its newest attempt is shown
     # what is on the screen can be typed: names match in their escaped form, too
     exact = [each for each in known if name in (each, escape(each))]
     matches = exact or [each for each in known if name in (each.rpartition("#")[0], escape(each.rpartition("#")[0]))]

@@ -50,7 +50,9 @@ def _totals(summaries: Sequence[Summary], unfinished: Sequence[Unfinished]) -> l
     parts = [f"{count} {reason}" for reason, count in reasons.most_common()]
     if unfinished:
         parts.append(f"{len(unfinished)} unfinished")
-    lines = [f"{len(summaries) + len(unfinished)} rollouts" + (": " + ", ".join(parts) if parts else "")]
+    keys = [*(each.key for each in summaries), *(each.key for each in unfinished)]
+    rollouts = {(key.task_id, key.index) for key in keys}  # one that is run again is in both
+    lines = [f"{len(rollouts)} rollouts" + (": " + ", ".join(parts) if parts else "")]
     scores = [each.score for each in summaries if each.score is not None]
     if scores:
         lines.append(f"mean score {sum(scores) / len(scores):.4g} of {len(scores)} graded")

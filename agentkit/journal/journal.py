@@ -99,8 +99,8 @@ class Journal:
         """A turn is complete. The same turn again is ignored if it is byte for byte the same.
 
         Raises:
-            InvariantError: the attempt is not the newest of its rollout, or not open, the turn is there with other content,
-                or a delta does not begin where its chain ends.
+            InvariantError: the attempt is sealed or not the newest of its rollout, the turn is there with other
+                content, or a delta does not begin where its chain ends.
             JournalError: the record could not be written.
         Cancellation: the record is written all the same.
         """

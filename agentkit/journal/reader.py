@@ -190,7 +190,8 @@ SELECT id, task_id, sample_index, attempt FROM attempts AS this
 WHERE NOT EXISTS (
     SELECT 1 FROM trajectories AS t
     WHERE t.task_id=this.task_id AND t.sample_index=this.sample_index AND t.attempt>=this.attempt
-) AND attempt = (SELECT max(attempt) FROM attempts AS a WHERE a.task_id=this.task_id AND a.sample_index=this.sample_index)
+)
+AND attempt = (SELECT max(attempt) FROM attempts AS a WHERE a.task_id=this.task_id AND a.sample_index=this.sample_index)
 ORDER BY id
 """
 _DELTAS = "SELECT chain, start, record, tokens FROM deltas WHERE attempt_id=? ORDER BY turn, ordinal"

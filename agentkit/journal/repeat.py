@@ -14,7 +14,7 @@ from agentkit.journal.codec import Codec, Text
 from agentkit.protocols import Blame, ExitReason
 
 ENDING = "exit_reason, CASE WHEN grade='skipped' AND exit_reason<>'cancelled' THEN record END"
-"""The columns of `trajectories` that `is_repeated` judges by. A record is large, so it is read only where it decides."""
+"""Columns of `trajectories` that `is_repeated` judges by; a record is large, so it is read only where it decides."""
 
 
 def exit_reasons(repeat: "Collection[ExitReason]") -> "frozenset[ExitReason]":

@@ -209,7 +209,10 @@ class Store:
 
     def _sealed(self, key: RolloutKey) -> _Sealed | None:
         row = self._run(_SEALED, *_row(key)[:2]).fetchone()
-        return None if row is None else _Sealed(*row[:3], is_repeated(self._repeat, row[3:], self._codec))
+        if row is None:
+            return None
+        row_id, attempt, digest, *ending = row
+        return _Sealed(row_id, attempt, digest, is_repeated(self._repeat, (ending[0], ending[1]), self._codec))
 
     def _newest(self, key: RolloutKey) -> int | None:
         newest: int | None = self._value(

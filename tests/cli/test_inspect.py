@@ -87,6 +87,21 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_rollout_that_is_run_again_counts_once_and_shows_its_newest_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def write() -> None:
+        async with Journal.open(tmp_path, writer="inline") as journal:
+            await journal.seal(evolve(SEALED, exit_reason=ExitReason.CANCELLED))
+            await journal.begin(evolve(SEALED.key, attempt=2))
+
+    anyio.run(write)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "1 rollouts: 1 cancelled, 1 unfinished" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path), "fix-bug#0"]) == 0
+    assert "unfinished" in capsys.readouterr().out
+
+
 def test_run_is_a_table_of_rollouts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(run)]) == 0
     lines = capsys.readouterr().out.splitlines()

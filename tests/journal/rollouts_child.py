@@ -1,4 +1,6 @@
-"""Rolls out until it is killed: `python rollouts_child.py RUN TASKS`; prints what the journal acknowledged.
+"""Rolls out until it is killed: `python rollouts_child.py RUN TASKS BACKEND CANCELLED`; prints what was acknowledged.
+
+CANCELLED is the share of rollouts that end as `cancelled`, which the next run is to repeat.
 
 Tokens are a function of the rollout and the turn, so that whoever reads the journal knows what must be in it.
 """
@@ -48,10 +50,10 @@ def turn_of(key: RolloutKey, number: int) -> Turn:
     return Turn(number, Action(f"{key} {key.attempt} {number}"), chain=0)
 
 
-def trajectory_of(key: RolloutKey) -> Trajectory:
+def trajectory_of(key: RolloutKey, turns: int, reason: ExitReason) -> Trajectory:
     """What the attempt is sealed with."""
-    turns = tuple(turn_of(key, number) for number in range(TURNS))
-    return Trajectory(key, (), (chain_after(key, TURNS),), turns, ExitReason.FINISHED)
+    made = tuple(turn_of(key, number) for number in range(turns))
+    return Trajectory(key, (), (chain_after(key, turns),), made, reason)
 
 
 def delta_of(key: RolloutKey, number: int) -> ChainDelta:
@@ -72,17 +74,18 @@ def acknowledge(*words: object) -> None:
     sys.stdout.flush()
 
 
-async def roll(journal: Journal, task_id: str, index: int) -> None:
+async def roll(journal: Journal, task_id: str, index: int, turns: int) -> None:
     """One rollout."""
     key = RolloutKey(task_id, index, journal.next_attempt(task_id, index))
     await journal.begin(key)
     acknowledge("begin", *key_words(key))
-    for number in range(TURNS):
+    for number in range(turns):
         await journal.append(key, turn_of(key, number), [delta_of(key, number)])
         acknowledge("append", *key_words(key), number)
         await anyio.sleep(random.random() / 100)
-    await journal.seal(trajectory_of(key))
-    acknowledge("seal", *key_words(key))
+    reason = ExitReason.FINISHED if turns == TURNS else ExitReason.CANCELLED
+    await journal.seal(trajectory_of(key, turns, reason))
+    acknowledge("seal", *key_words(key), reason)
 
 
 def key_words(key: RolloutKey) -> tuple[str, int, int]:
@@ -90,14 +93,15 @@ def key_words(key: RolloutKey) -> tuple[str, int, int]:
     return key.task_id, key.index, key.attempt
 
 
-async def main(run: str, tasks: int) -> None:
-    """All rollouts that are not sealed yet, 16 at a time."""
+async def main(run: str, tasks: int, cancelled: float) -> None:
+    """All rollouts that are not done yet, 16 at a time."""
     async with Journal.open(run) as journal:
         sealed, permits = journal.sealed(), anyio.Semaphore(16)
 
         async def limited(task_id: str, index: int) -> None:
             async with permits:
-                await roll(journal, task_id, index)
+                turns = random.randrange(TURNS) if random.random() < cancelled else TURNS
+                await roll(journal, task_id, index, turns)
 
         async with anyio.create_task_group() as group:
             for rollout in [(f"task-{n}", index) for n in range(tasks) for index in range(INDICES)]:
@@ -107,4 +111,4 @@ async def main(run: str, tasks: int) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], int(sys.argv[2]), backend=sys.argv[3])
+    anyio.run(main, sys.argv[1], int(sys.argv[2]), float(sys.argv[4]), backend=sys.argv[3])

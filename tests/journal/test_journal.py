@@ -10,16 +10,21 @@ import pytest
 from attrs import evolve
 
 from agentkit.errors import ConfigError, InvariantError
-from agentkit.journal import Journal, JournalError, JournalReader
+from agentkit.journal import Codec, Journal, JournalError, JournalReader
+from agentkit.journal.records import Seal, prepare
 from agentkit.protocols import (
     Action,
+    Blame,
     Chain,
     ChainDelta,
     ExitReason,
+    Grade,
+    GradeStatus,
     RolloutKey,
     Sink,
     Span,
     SpanKind,
+    Task,
     Trajectory,
     Turn,
 )
@@ -38,6 +43,7 @@ CHAIN = Chain.of(
 )
 TURNS = (Turn(0, Action("a"), chain=0, start=1, stop=2), Turn(1, Action("b"), chain=0, start=3, stop=4))
 SEALED = Trajectory(KEY, (), (CHAIN,), TURNS, ExitReason.FINISHED)
+CANCELLED = evolve(SEALED, exit_reason=ExitReason.CANCELLED)
 
 Cut = Callable[[Chain, int, int], Chain]
 
@@ -106,6 +112,132 @@ async def test_nothing_follows_a_seal(path: Path) -> None:
             await journal.begin(evolve(KEY, attempt=1))
         with pytest.raises(InvariantError, match="after it was sealed"):
             await journal.append(KEY, TURNS[0], [])
+
+
+async def test_cancelled_rollout_is_repeated_and_replaced_at_its_next_seal(path: Path, cut: Cut) -> None:
+    later = evolve(KEY, attempt=1)
+    async with Journal.open(path, writer="inline") as journal:
+        await write_two_turns(journal, cut)
+        await journal.seal(CANCELLED)
+        assert journal.sealed() == set()
+        assert journal.reader.sealed() == {("task", 0)}
+        assert journal.next_attempt("task", 0) == 1
+        with pytest.raises(InvariantError, match="attempt 0 has begun already"):
+            await journal.begin(KEY)
+        with pytest.raises(InvariantError, match="after it was sealed"):
+            await journal.append(KEY, TURNS[1], [])
+        with pytest.raises(InvariantError, match="sealed twice"):
+            await journal.seal(evolve(CANCELLED, exit_reason=ExitReason.FINISHED))
+        await write_two_turns(journal, cut, later)
+        assert list(journal.reader.trajectories()) == [CANCELLED], "the old one stands until the new one is there"
+        (unfinished,) = journal.reader.unfinished()
+        assert (unfinished.key, unfinished.turns, unfinished.chains) == (later, TURNS, (CHAIN,))
+        await journal.seal(CANCELLED)  # the same again, which says nothing new
+        finished = evolve(SEALED, key=later)
+        await journal.seal(finished)
+        assert journal.sealed() == journal.reader.sealed() == {("task", 0)}
+        assert journal.reader.unfinished() == ()
+        assert journal.reader.trajectory("task", 0) == finished
+        assert list(journal.reader.trajectories()) == [finished]
+        assert [summary.key for summary in journal.reader.summaries()] == [later]
+        with pytest.raises(InvariantError, match="sealed twice"):
+            await journal.seal(evolve(CANCELLED, key=evolve(KEY, attempt=2)))
+        assert journal.next_attempt("task", 0) == 2
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM chains").fetchone() == (1,), "no tokens of the old one"
+    connection.close()
+
+
+async def test_repeat_says_which_ends_are_repeated(path: Path) -> None:
+    skipped = {blame: Grade(GradeStatus.SKIPPED, blame=blame) for blame in (Blame.CALLER, Blame.GRADER)}
+    ended = [
+        CANCELLED,
+        evolve(SEALED, grade=skipped[Blame.CALLER], error="\ud83d"),
+        evolve(SEALED, grade=skipped[Blame.GRADER]),
+        evolve(SEALED, grade=Grade(GradeStatus.ERROR, blame=Blame.CALLER)),
+        evolve(SEALED, exit_reason=ExitReason.MODEL_ERROR),
+        SEALED,
+    ]
+    async with Journal.open(path, writer="inline") as journal:
+        for index, trajectory in enumerate(ended):
+            await journal.seal(evolve(trajectory, key=RolloutKey("task", index)))
+    for repeat, again in [
+        ((ExitReason.CANCELLED,), {0, 1}),
+        ((), set[int]()),
+        ((ExitReason.MODEL_ERROR,), {4}),
+        ((ExitReason.MODEL_ERROR, ExitReason.CANCELLED), {0, 1, 4}),
+    ]:
+        async with Journal.open(path, writer="inline", repeat=repeat) as journal:
+            assert {index for _, index in journal.sealed()} == set(range(len(ended))) - again
+            for index in set(range(len(ended))) - again:
+                with pytest.raises(InvariantError, match="after it was sealed"):
+                    await journal.begin(RolloutKey("task", index, 9))
+    async with Journal.open(path, writer="inline") as journal:
+        await journal.begin(RolloutKey("task", 1, 1))
+    async with Journal.open(path, writer="inline", repeat=()) as journal:
+        with pytest.raises(InvariantError, match="after it was sealed"):
+            await journal.append(RolloutKey("task", 1, 1), TURNS[0], [])
+        assert journal.sealed() == {("task", index) for index in range(len(ended))}
+
+
+async def test_trajectory_replaced_while_others_are_read_comes_once(path: Path) -> None:
+    async with Journal.open(path, writer="inline") as journal:
+        for index in range(3):
+            await journal.seal(evolve(CANCELLED, key=RolloutKey("task", index)))
+        found = []
+        for trajectory in journal.reader.trajectories():
+            found.append(trajectory.key)
+            if len(found) == 1:
+                for index in (0, 2):
+                    await journal.seal(evolve(SEALED, key=RolloutKey("task", index, 1)))
+        assert found == [RolloutKey("task", 0), RolloutKey("task", 1), RolloutKey("task", 2, 1)]
+
+
+async def test_trajectory_replaced_while_it_is_read_is_whole(path: Path) -> None:
+    async with Journal.open(path, writer="inline") as journal:
+        await journal.seal(CANCELLED)
+        writer: Any = journal._writer
+        later = Seal(evolve(SEALED, key=evolve(KEY, attempt=1), chains=()))
+
+        def replace(statement: str) -> None:
+            if "FROM chains" in statement:
+                assert writer._store.commit([prepare(later, Codec())]) == [None]
+
+        journal.reader._connection.set_trace_callback(replace)
+        assert journal.reader.trajectory("task", 0) == CANCELLED
+        journal.reader._connection.set_trace_callback(None)
+        assert journal.reader.trajectory("task", 0) == later.trajectory
+
+
+async def test_changed_task_is_told_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    task = Task("task", "Do it.", data={"n": 1, "anything": object()}, metadata={"run": 1})
+
+    async def seal(attempt: int, task: Task) -> list[str]:
+        caplog.clear()
+        async with Journal.open(path, writer="inline", repeat=tuple(ExitReason)) as journal:
+            for number in (2 * attempt, 2 * attempt + 1):
+                await journal.seal(evolve(SEALED, key=evolve(KEY, attempt=number), task=task))
+        return [record.getMessage() for record in caplog.records if record.name == "agentkit.journal"]
+
+    assert await seal(0, task) == []
+    assert await seal(1, evolve(task, metadata={}, data={"anything": object(), "n": 1})) == []
+    for attempt, change in enumerate([{"messages": "Do that."}, {"data": {"n": 2}}, {"budget": {"max_turns": 1}}]):
+        (message,) = await seal(2 + attempt, evolve(task, **change))  # type: ignore[arg-type]  # of three kinds
+        assert "'task'" in message
+    assert await seal(9, Task("")) == [], "a trajectory without its task says nothing"
+
+
+async def test_journal_from_before_tasks_were_compared_goes_on(path: Path) -> None:
+    async with Journal.open(path, writer="inline") as journal:
+        await journal.seal(evolve(CANCELLED, task=Task("task", "Do it.")))
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE tasks")
+    connection.close()
+    with JournalReader.open(path) as reader:
+        assert reader.sealed() == {("task", 0)}
+    async with Journal.open(path, writer="inline") as journal:
+        await journal.seal(evolve(SEALED, key=evolve(KEY, attempt=1), task=Task("task", "Do it.")))
+        assert journal.sealed() == {("task", 0)}
 
 
 async def test_second_append_of_a_turn_is_refused_unless_identical(path: Path, cut: Cut) -> None:
@@ -179,6 +311,10 @@ async def test_closed_journal_says_so(path: Path) -> None:
 
 async def test_options_are_checked(path: Path) -> None:
     wrong: Any = "process"
+    for repeat in ("cancelled", ("ended",)):
+        with pytest.raises(ConfigError, match="repeat must be a collection of exit reasons"):
+            async with Journal.open(path, repeat=repeat):  # type: ignore[arg-type]
+                pass
     with pytest.raises(ConfigError, match="'process'"):
         async with Journal.open(path, writer=wrong):
             pass

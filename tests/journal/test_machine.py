@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentkit.errors import InvariantError
 from agentkit.journal import Journal
-from agentkit.protocols import ChainDelta, RolloutKey, Trajectory, Turn
+from agentkit.protocols import Blame, ChainDelta, ExitReason, Grade, GradeStatus, RolloutKey, Trajectory, Turn
 from agentkit.testing.strategies import actions, chains, texts, trajectories
 from agentkit.tokens import join
 
@@ -22,6 +22,13 @@ Rollout = tuple[str, int]
 Appended = tuple[Turn, tuple[ChainDelta, ...]]
 
 TASKS = ["a", "\ud83d", "a\x00"]
+REPEATS = st.sampled_from([(ExitReason.CANCELLED,), (), (ExitReason.MODEL_ERROR,), tuple(ExitReason)])
+ENDS: "list[dict[str, Any]]" = [  # what makes a difference, drawn often
+    {},
+    {"exit_reason": ExitReason.CANCELLED},
+    {"exit_reason": ExitReason.FINISHED, "grade": Grade(GradeStatus.SKIPPED, blame=Blame.CALLER)},
+    {"exit_reason": ExitReason.FINISHED, "grade": Grade(GradeStatus.SKIPPED, blame=Blame.GRADER)},
+]
 ROLLOUTS = st.tuples(st.sampled_from(TASKS), st.integers(0, 1))
 
 
@@ -31,20 +38,33 @@ class Oracle:
     def __init__(self) -> None:
         self.attempts: dict[Rollout, dict[int, list[Appended]]] = {}
         self.sealed: dict[Rollout, Trajectory] = {}
+        self.repeat: tuple[ExitReason, ...] = ()
+
+    def done(self, rollout: Rollout) -> bool:
+        return rollout in self.sealed and not self.repeated(self.sealed[rollout])
+
+    def repeated(self, trajectory: Trajectory) -> bool:
+        grade = trajectory.grade
+        left = grade is not None and (grade.status, grade.blame) == (GradeStatus.SKIPPED, Blame.CALLER)
+        return trajectory.exit_reason in self.repeat or (left and ExitReason.CANCELLED in self.repeat)
+
+    def closed(self, key: RolloutKey) -> bool:
+        rollout = (key.task_id, key.index)
+        return self.done(rollout) or (rollout in self.sealed and key.attempt <= self.sealed[rollout].key.attempt)
 
     def newest(self, rollout: Rollout) -> int:
         return max(self.attempts.get(rollout, {}), default=-1)
 
     def begin(self, key: RolloutKey) -> bool:
         rollout = (key.task_id, key.index)
-        if rollout in self.sealed or key.attempt <= self.newest(rollout):
+        if self.done(rollout) or key.attempt <= self.newest(rollout):
             return False
         self.attempts.setdefault(rollout, {})[key.attempt] = []
         return True
 
     def append(self, key: RolloutKey, turn: Turn, deltas: tuple[ChainDelta, ...]) -> bool:
         rollout = (key.task_id, key.index)
-        if rollout in self.sealed or self.newest(rollout) != key.attempt:
+        if self.closed(key) or self.newest(rollout) != key.attempt:
             return False
         written = self.attempts[rollout][key.attempt]
         for old, pieces in written:
@@ -62,19 +82,23 @@ class Oracle:
 
     def seal(self, trajectory: Trajectory) -> bool:
         rollout, attempt = (trajectory.task_id, trajectory.key.index), trajectory.key.attempt
-        if rollout in self.sealed:
-            return self.sealed[rollout] == trajectory
+        if self.sealed.get(rollout) == trajectory:
+            return True
+        if self.closed(trajectory.key):
+            return False
         if self.newest(rollout) > attempt:
             return False
         self.attempts.setdefault(rollout, {}).setdefault(attempt, [])
+        self.sealed.pop(rollout, None)  # what is sealed again comes last
         self.sealed[rollout] = trajectory
         return True
 
     def unfinished(self) -> dict[RolloutKey, tuple[tuple[Turn, ...], Any]]:
         found = {}
         for (task_id, index), attempts in self.attempts.items():
-            if (task_id, index) not in self.sealed:
-                attempt, written = max(attempts.items())
+            attempt, written = max(attempts.items())
+            sealed = self.sealed.get((task_id, index))
+            if sealed is None or sealed.key.attempt < attempt:
                 deltas = [delta for _, pieces in written for delta in pieces]
                 found[RolloutKey(task_id, index, attempt)] = (tuple(turn for turn, _ in written), join(deltas))
         return found
@@ -88,11 +112,16 @@ class JournalMachine(RuleBasedStateMachine):
         self.oracle = Oracle()
         self.last_append: tuple[RolloutKey, Turn, tuple[ChainDelta, ...]] | None = None
         self.last_seal: Trajectory | None = None
-        self.open()
+        self.open(())
 
-    def open(self) -> None:
+    @initialize(repeat=REPEATS)
+    def begin_with(self, repeat: tuple[ExitReason, ...]) -> None:
+        self.reopen(repeat)
+
+    def open(self, repeat: Collection[ExitReason]) -> None:
+        self.oracle.repeat = tuple(repeat)
         path = Path(self.folder.name) / "journal.sqlite"
-        self.context: AbstractAsyncContextManager[Journal] = Journal.open(path, writer="inline")
+        self.context: AbstractAsyncContextManager[Journal] = Journal.open(path, writer="inline", repeat=repeat)
         self.journal: Journal = self.drive(self.context.__aenter__)
 
     def close(self) -> None:
@@ -117,10 +146,10 @@ class JournalMachine(RuleBasedStateMachine):
         else:
             assert allowed
 
-    @rule()
-    def reopen(self) -> None:
+    @rule(repeat=REPEATS)
+    def reopen(self, repeat: tuple[ExitReason, ...]) -> None:
         self.close()
-        self.open()
+        self.open(repeat)
 
     @rule(rollout=ROLLOUTS, ahead=st.integers(-1, 2))
     def begin(self, rollout: Rollout, ahead: int) -> None:
@@ -148,10 +177,15 @@ class JournalMachine(RuleBasedStateMachine):
             key, turn, deltas = self.last_append
             self.agrees(self.oracle.append(key, turn, deltas), lambda: self.journal.append(key, turn, deltas))
 
-    @rule(rollout=ROLLOUTS, back=st.sampled_from([0, 0, 1, -1]), trajectory=trajectories(children=0))
-    def seal(self, rollout: Rollout, back: int, trajectory: Trajectory) -> None:
+    @rule(
+        rollout=ROLLOUTS,
+        back=st.sampled_from([0, 0, 1, -1]),
+        trajectory=trajectories(children=0),
+        end=st.sampled_from(ENDS),
+    )
+    def seal(self, rollout: Rollout, back: int, trajectory: Trajectory, end: dict[str, Any]) -> None:
         key = RolloutKey(*rollout, max(0, self.oracle.newest(rollout) - back))
-        sealed = self.last_seal = attrs.evolve(trajectory, key=key)
+        sealed = self.last_seal = attrs.evolve(trajectory, key=key, **end)
         self.agrees(self.oracle.seal(sealed), lambda: self.journal.seal(sealed))
 
     @rule(other=st.none() | texts())
@@ -163,7 +197,9 @@ class JournalMachine(RuleBasedStateMachine):
     @invariant()
     def reads_the_same(self) -> None:
         reader, oracle = self.journal.reader, self.oracle
-        assert self.journal.sealed() == set(oracle.sealed)
+        assert reader.sealed() == set(oracle.sealed)
+        assert self.journal.sealed() == {rollout for rollout in oracle.sealed if oracle.done(rollout)}
+        assert [each.key for each in reader.summaries()] == [each.key for each in oracle.sealed.values()]
         assert list(reader.trajectories()) == list(oracle.sealed.values())
         assert {each.key: (each.turns, each.chains) for each in reader.unfinished()} == oracle.unfinished()
         for rollout in oracle.attempts:
