@@ -45,6 +45,10 @@ class Backend(Protocol):
         """Make `task` run again soon, if anything can: one that waits for a trio worker thread cannot be woken."""
         ...
 
+    def is_cancelling(self) -> bool:
+        """Whether a cancellation of the running task is pending, so that one that arrives is no stray."""
+        ...
+
     def absorb(self) -> None:
         """Called in a task that was interrupted, once it knows: the interrupt leaves no trace."""
         ...
@@ -77,6 +81,10 @@ class _Asyncio:
     def interrupt(self, task: TaskToken, /) -> None:
         if isinstance(task, asyncio.Task):
             task.cancel("interrupted by agentkit")  # a native cancel goes through every anyio shield
+
+    def is_cancelling(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
 
     def absorb(self) -> None:
         task = asyncio.current_task()
@@ -138,6 +146,9 @@ class _Trio:
             self._lowlevel.reschedule(task, outcome.Error(Interrupted()))
         else:
             task._abort_func = None  # type: ignore[attr-defined]  # as trio does: one attempt per blocking call
+
+    def is_cancelling(self) -> bool:
+        return True  # user code cannot make trio's exception itself
 
     def absorb(self) -> None:
         pass

@@ -7,7 +7,7 @@ from typing import TypeVar
 import anyio
 
 from agentkit.actors._backend import current_backend
-from agentkit.actors._guard import Abandoned, Driven
+from agentkit.actors._guard import Abandoned, Driven, as_fault
 from agentkit.actors._record import Record
 
 T = TypeVar("T")
@@ -71,6 +71,13 @@ class Bounds:
             self._wake()
         try:
             return await driven
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException as error:
+            asked = scope.cancel_called or self._is_asked() or self._backend.is_cancelling()
+            if isinstance(error, self._cancelled_class) and asked:
+                raise
+            raise as_fault(error, name) from error  # a SystemExit, say, or the cancellation of something else
         finally:
             del record.calls[driven]  # type: ignore[arg-type]  # as above
 

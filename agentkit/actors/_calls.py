@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import anyio
 from attrs import define, field, frozen
 
+from agentkit.actors._guard import describe
 from agentkit.errors import SandboxDead, ToolError
 from agentkit.protocols import (
     CallFault,
@@ -145,16 +146,16 @@ async def _call(step: Ready, rollout: "Rollout") -> Observation:
         observation, timed_out = await rollout.bounds.run(
             _start(step, rollout, limit_s), name=spec.name, limit_s=limit_s
         )
+        if not timed_out:
+            return _named(observation, step.call)
     except SandboxDead as error:
         rollout.end(ExitReason.ENV_DEAD, error)
         text = f"The environment is gone: {error}"
     except ToolError as error:
         text = f"Error: {error}"
     except Exception as error:  # a tool's fault is the policy's to read, and never takes a rollout down
-        text = f"Error: {type(error).__name__}: {error}"
+        text = f"Error: {describe(error)}"
     else:
-        if observation is not None and not timed_out:
-            return _named(observation, step.call)
         if rollout.bounds.interrupted:
             return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED, call_id=step.call.id, name=step.call.name)
         status = ObservationStatus.TIMEOUT
@@ -170,7 +171,7 @@ def _start(step: Ready, rollout: "Rollout", limit_s: float) -> Callable[[], Awai
     return lambda: step.tool.call(step.arguments, context)
 
 
-def _named(observation: Observation, call: ToolCall) -> Observation:
+def _named(observation: object, call: ToolCall) -> Observation:
     if not isinstance(observation, Observation):
         raise ToolError(f"tool {call.name!r} returned {type(observation).__name__} instead of an Observation")
     return Observation(

@@ -43,6 +43,27 @@ class Abandoned(Exception):
     """The driven code refused to end and was closed."""
 
 
+class UserFault(Exception):
+    """User code raised what would end a task or the process; here it ends only that code."""
+
+
+def as_fault(error: BaseException, name: str) -> Exception:
+    """`error` where it is an exception like any other, else a `UserFault` that says what it was."""
+    if isinstance(error, Exception):
+        return error
+    fault = UserFault(f"{name} raised {describe(error)}")
+    fault.__cause__ = error
+    return fault
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of an exception, also of one that cannot print itself."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its own __str__ fails
+        return f"{type(error).__name__} (its message cannot be shown)"
+
+
 class Driven(Generic[T]):
     """An awaitable that steps `coroutine` and can close it at its next wake-up. Await it once."""
 
@@ -111,13 +132,11 @@ class Driven(Generic[T]):
                 except StopIteration as stop:
                     result: T = stop.value
                     return result
-                except Exception as fault:
+                except (GeneratorExit, self._cancelled_class):
+                    raise
+                except BaseException as fault:
                     if self.forced:  # it fell apart as the tasks it started were ended
                         raise Abandoned(self.name) from fault
-                    raise
-                except BaseExceptionGroup as faults:
-                    if self.forced:
-                        raise Abandoned(self.name) from faults
                     raise
                 try:
                     value, error = (yield trap), None
@@ -192,6 +211,11 @@ class Detached(Generic[T]):
             refusals_allowed=4 * MAX_REFUSALS,  # the driver around a single call gives up first
         )
         self._task = backend.spawn(self._run, name)
+
+    @property
+    def fault(self) -> Exception | None:
+        """What the code raised, as an exception that ends nothing but the code itself."""
+        return None if self.error is None else as_fault(self.error, self.name)
 
     async def _scoped(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
         with self.scope:

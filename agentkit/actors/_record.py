@@ -117,7 +117,8 @@ class Record:
     """Of the parent rollout: no waiting moves the deadline past it."""
     ledger: Ledger = field(factory=Ledger)
     history: list[Message] = field(factory=list)
-    prompt_length: int = 0
+    prompt: tuple[Message, ...] | None = None
+    """What the first turn answered; None before it."""
     turns: list[Turn] = field(factory=list)
     open_turn: OpenTurn | None = None
     end: End | None = None
@@ -156,7 +157,7 @@ class Record:
         turns = self.all_turns()
         return Trajectory(
             key=self.key,
-            prompt=tuple(self.history[: self.prompt_length]),
+            prompt=tuple(self.history) if self.prompt is None else self.prompt,
             chains=self.ledger.freeze(),
             turns=turns,
             exit_reason=self.end.reason,

@@ -12,7 +12,7 @@ from agentkit.actors._policy import Generation, Policy
 from agentkit.actors._record import OpenTurn, Record
 from agentkit.actors.permits import FairPermits
 from agentkit.errors import ContextOverflow, InvariantError, ModelError, RolloutEnded
-from agentkit.protocols import Action, ExitReason, Finish, FinishReason, Message
+from agentkit.protocols import Action, Blame, ExitReason, Finish, FinishReason, Message
 
 _RETRY_S = 0.5  # before the first new try at a generation; doubled each time
 
@@ -65,10 +65,18 @@ class Sampler:
         deadline = record.deadline
         if not record.budget.count_waiting:
             self._move_deadline(math.inf)
-        await self._permits.acquire(record.key.task_id)
-        waited = self._bounds.now() - started
-        if not record.budget.count_waiting:
-            self._move_deadline(deadline + waited)
+        try:
+            await self._permits.acquire(record.key.task_id)
+        except BaseException:
+            now = self._bounds.now()
+            record.queued_s += now - started
+            if record.budget.count_waiting and now >= deadline:  # the policy was not even asked
+                record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=now, blame=Blame.INFRASTRUCTURE)
+            raise
+        finally:
+            waited = self._bounds.now() - started
+            if not record.budget.count_waiting:
+                self._move_deadline(deadline + waited)
         return waited
 
     def _move_deadline(self, deadline: float) -> None:
@@ -88,6 +96,8 @@ class Sampler:
             bounds.scopes.add(scope)
             try:
                 finish = await self._ask(generation, scope)
+                if generation.full:  # whatever the model makes of it, it was cut
+                    finish = Finish(FinishReason.LENGTH, finish.message)
             except Abandoned:
                 record.stuck.append(policy.name)
             except RolloutEnded:

@@ -26,8 +26,8 @@ class StartChild(Protocol):
 class Services:
     """Permits, the sink, and where to report what outlived its rollout."""
 
-    pool_id: str
-    """Tells the requests of one pool from those of another that runs the same tasks."""
+    new_id: Callable[[], str]
+    """A new name each time: tells the requests of one attempt from those of every other, in any pool."""
     start_child: StartChild
     report: Callable[[str], None]
     sink: Sink | None = None

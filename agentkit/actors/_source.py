@@ -1,6 +1,7 @@
 """Where a run takes its tasks from."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from hashlib import sha256
 from typing import Self, TypeAlias
 
 import anyio
@@ -14,7 +15,7 @@ Tasks: TypeAlias = Iterable[Task | str] | AsyncIterable[Task | str]
 
 
 def as_task(task: object, number: int) -> Task:
-    """A task; a string is its user message, and its place in the source its name.
+    """A task; a string is its user message, and its place in the source and a digest of it its name.
 
     Raises:
         ConfigError: it is neither.
@@ -22,7 +23,8 @@ def as_task(task: object, number: int) -> Task:
     if isinstance(task, Task):
         return task
     if isinstance(task, str):
-        return Task(f"task{number}", task)
+        digest = sha256(task.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        return Task(f"task{number}-{digest}", task)  # so that a journal tells it from another text in the same place
     raise ConfigError(f"task {number} must be a Task or a string, found {task!r}")
 
 

@@ -13,10 +13,10 @@ from typing import Any, cast
 import anyio
 from attrs import evolve
 
-from agentkit.actors._guard import Abandoned, Detached
+from agentkit.actors._guard import Abandoned, Detached, as_fault, describe
 from agentkit.actors._record import Record
 from agentkit.actors._services import Services
-from agentkit.actors.agent import Agent
+from agentkit.actors.agent import Agent, RewardFactory
 from agentkit.actors.events import Broadcast, Ended, Mailbox
 from agentkit.actors.outcomes import UNGRADED, exit_for
 from agentkit.actors.rollout import Rollout
@@ -147,6 +147,8 @@ class Supervisor:
             record.finish(ExitReason.INTERNAL_ERROR, at=anyio.current_time(), error=error)
         with anyio.CancelScope(shield=True):
             await self._end_children(record)
+            for driven in list(record.calls):  # begun by tasks that the loop left behind
+                await driven.end()
             if self.rollout is not None:
                 try:
                     await self.rollout.flush()
@@ -160,10 +162,16 @@ class Supervisor:
 
     def _make(self, record: Record) -> tuple[Env | None, tuple[Tool, ...]]:
         try:
-            return self._agent.make_env(), self._agent.make_tools()
-        except Exception as error:  # factories are user code
-            record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=error)
+            env, tools = self._agent.make_env(), self._agent.make_tools()
+        except BaseException as error:  # factories are user code, and nothing is awaited here
+            fault = as_fault(error, "a factory of the agent")
+            record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=fault)
             return None, ()
+        if env is None or isinstance(env, Env):
+            return env, tools
+        error_text = f"agent.env made {env!r:.200}, which has no start and close"
+        record.finish(ExitReason.ENV_START_FAILED, at=anyio.current_time(), error=error_text)
+        return None, ()
 
     async def _start(self, record: Record, env: Env | None, tools: tuple[Tool, ...]) -> None:
         if env is None:
@@ -203,9 +211,9 @@ class Supervisor:
             )
         elif started.error is not None:
             # What is misconfigured is no better in a fresh env: it is not tried again.
-            misconfigured = isinstance(started.error, ConfigError)
+            misconfigured = isinstance(started.fault, ConfigError)
             reason = ExitReason.INTERNAL_ERROR if misconfigured else ExitReason.ENV_START_FAILED
-            record.finish(reason, at=anyio.current_time(), error=started.error)
+            record.finish(reason, at=anyio.current_time(), error=started.fault)
         else:
             said: object = self._task.messages if started.result is None else started.result
             if isinstance(said, Sequence) and all(isinstance(message, Message) for message in said):
@@ -250,8 +258,7 @@ class Supervisor:
         if record.end is None and now >= record.deadline:
             record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=now)
         if record.end is None and loop.error is not None:
-            cancelled = isinstance(loop.error, anyio.get_cancelled_exc_class())
-            record.finish(ExitReason.CANCELLED if cancelled else exit_for(loop.error), at=now, error=loop.error)
+            record.finish(exit_for(loop.error), at=now, error=loop.fault)
         record.finish(ExitReason.FINISHED, at=now)  # the loop returned of its own accord
 
     def _awaken(self) -> None:
@@ -303,8 +310,7 @@ class Supervisor:
         started, budget = anyio.current_time(), record.budget
         grace_s = max(0.0, budget.grace_s - max(0.0, started - record.deadline))  # what stopping the loop has left
         try:
-            judge = self._agent.make_reward(reward)
-            judging: Detached[float | Score] = Detached(lambda: _judge(judge, draft, env), name="reward")
+            judging: Detached[float | Score] = Detached(lambda: self._judge(reward, draft, env), name="reward")
             try:
                 await judging.settle(deadline=started + budget.reward_s, grace_s=grace_s)
             finally:
@@ -316,8 +322,8 @@ class Supervisor:
                 return Grade(
                     GradeStatus.TIMEOUT, blame=Blame.GRADER, error=f"the reward took longer than {budget.reward_s:g} s"
                 )
-            if judging.error is not None:
-                raise judging.error
+            if judging.fault is not None:
+                raise judging.fault
             if judging.result is None:
                 raise TypeError("the reward returned None: a score is a number or a Score")
             return Grade(GradeStatus.OK, _fitting(as_score(judging.result), draft))
@@ -326,17 +332,22 @@ class Supervisor:
             return Grade(GradeStatus.SKIPPED, blame=Blame.CALLER, error="cancelled while grading")
         except Exception as error:  # a grader's fault is a grade without a score, never a zero
             blame = Blame.ENVIRONMENT if isinstance(error, SandboxDead) else Blame.GRADER
-            return Grade(GradeStatus.ERROR, blame=blame, error=f"{type(error).__name__}: {error}")
+            return Grade(GradeStatus.ERROR, blame=blame, error=describe(error))
+
+    async def _judge(self, reward: "Reward[Any] | RewardFactory", draft: Trajectory, env: Env | None) -> float | Score:
+        verdict: Any = self._agent.make_reward(reward)(draft, env)
+        # A plain function will do: it has nothing to wait for, or holds the loop while it thinks.
+        return cast("float | Score", await verdict if isawaitable(verdict) else verdict)
 
     async def _close(self, record: Record, env: Env) -> None:
         name = f"{type(env).__name__}.close of {record.key}"
-        closing: Detached[None] = Detached(env.close, name=name)
+        closing: Detached[None] = Detached(lambda: env.close(), name=name)
         grace_s = record.budget.grace_s
         await closing.settle(deadline=anyio.current_time() + grace_s, grace_s=0.0)
         if not closing.done.is_set() or closing.scope.cancelled_caught or isinstance(closing.error, Abandoned):
             self._services.report(f"{name} took longer than {grace_s:g} s and was abandoned")
         elif closing.error is not None:
-            self._services.report(f"{name} failed: {type(closing.error).__name__}: {closing.error}")
+            self._services.report(f"{name} failed: {describe(closing.error)}")
 
 
 def _fitting(score: Score, draft: Trajectory) -> Score:
@@ -348,9 +359,3 @@ def _fitting(score: Score, draft: Trajectory) -> Score:
         if len(values) != expected:
             raise ValueError(f"the score has {len(values)} parts for the tokens of chain {chain}, expected {expected}")
     return score
-
-
-async def _judge(reward: Reward[Any], draft: Trajectory, env: Env | None) -> float | Score:
-    verdict: Any = reward(draft, env)
-    # A plain function will do: it has nothing to wait for, or holds the loop while it thinks.
-    return cast("float | Score", await verdict if isawaitable(verdict) else verdict)

@@ -11,7 +11,7 @@ from agentkit.actors._supervisor import Supervisor
 from agentkit.actors.agent import Agent
 from agentkit.actors.events import Broadcast, Event, Letter, Mailbox, Reply
 from agentkit.errors import AgentkitError, InvariantError
-from agentkit.protocols import Action, Message, RolloutKey, Task, Trajectory, user
+from agentkit.protocols import Action, Message, RolloutKey, Task, Trajectory, as_message
 
 
 class Actor:
@@ -75,7 +75,7 @@ class Actor:
         Raises:
             RolloutEnded: the rollout takes no more messages.
         """
-        self._mailbox.put(Letter(user(message) if isinstance(message, str) else message))
+        self._mailbox.put(Letter(as_message(message)))
 
     async def ask(self, message: Message | str) -> Action:
         """Say something and wait for the policy's answer: its next action without a call.
@@ -85,7 +85,7 @@ class Actor:
         Cancellation: the message stays told.
         """
         reply = Reply()
-        self._mailbox.put(Letter(user(message) if isinstance(message, str) else message, reply))
+        self._mailbox.put(Letter(as_message(message), reply))
         return await reply.wait()
 
     def hang_up(self) -> None:

@@ -104,4 +104,6 @@ class OutcomePolicy:
             outcome = self.blames.get(blame, outcome)
         if outcome is Outcome.RETRY and (attempt >= self.retries or reason is ExitReason.CANCELLED):
             outcome = self.exhausted
+        if outcome is Outcome.REPLACE and reason is ExitReason.CANCELLED:  # the caller wants no more of it
+            outcome = Outcome.DROP
         return outcome

@@ -8,6 +8,7 @@ from collections.abc import (
     Coroutine,
     Iterator,
 )
+from itertools import count
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
@@ -67,12 +68,13 @@ class Pool:
                 f"pool.sink must have begin, append and seal, found {sink!r}: "
                 "`async with Journal.open(folder) as journal`, then sink=journal"
             )
+        self._id, self._requests = token_hex(4), count()
         self.agent = agent
         self.group_size = group_size
         self.live = FairPermits(max_rollouts, name="pool.max_rollouts")
         self._reports: list[str] = []
         self._services = Services(
-            token_hex(4),
+            self._new_id,
             self._start_child,
             self._reports.append,
             sink,
@@ -80,7 +82,8 @@ class Pool:
             FairPermits(max_generations, name="pool.max_generations"),
         )
         self._group: TaskGroup | None = None
-        self._started: set[tuple[str, int]] = set()
+        self._under_way: set[tuple[str, int]] = set()
+        self._numbers = count()
 
     async def __aenter__(self) -> Self:
         self._group = await anyio.create_task_group().__aenter__()
@@ -93,7 +96,7 @@ class Pool:
         if group is None:
             raise InvariantError("a pool was left that was not entered")
         group.cancel_scope.cancel()
-        cancelled = error is not None and not isinstance(error, Exception)
+        cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         try:
             if cancelled:
                 return await group.__aexit__(kind, error, trace)
@@ -114,6 +117,9 @@ class Pool:
         """What could not be ended or closed so far, and user threads that still run."""
         return (*self._reports, *stuck_threads())
 
+    def _new_id(self) -> str:
+        return f"{self._id}.{next(self._requests)}"
+
     def pause(self) -> None:
         """Begin no generation until `resume`, while weights are synchronised, say; those under way go on."""
         self._services.generations.pause()
@@ -126,16 +132,37 @@ class Pool:
         """Start one rollout now, past `max_rollouts`, and give a handle on it. A string is a user message.
 
         Raises:
-            ConfigError: the pool is not entered or already left, or this rollout was started before.
+            ConfigError: the pool is not entered or already left, or this rollout is under way or sealed.
         """
         self._open_group()
-        task = as_task(task, len(self._started))
-        if (task.id, index) in self._started:
-            raise ConfigError(f"rollout {task.id}#{index} was started before: give another task id or index")
-        self._started.add((task.id, index))
+        if isinstance(task, str):
+            task = as_task(task, next(self._numbers))
+        if (task.id, index) in self.sealed():
+            raise ConfigError(f"rollout {task.id}#{index} is sealed in the sink: give another task id or index")
+        self.claim(task.id, index)
         actor = self.actor(task, index)
-        self.spawn(actor.run, name=f"rollout {actor.key}")
+        self.spawn(self._run_started, actor, name=f"rollout {actor.key}")
         return actor
+
+    async def _run_started(self, actor: Actor) -> None:
+        try:
+            await actor.run()
+        finally:
+            self.release(actor.key.task_id, actor.key.index)
+
+    def claim(self, task_id: str, index: int) -> None:
+        """Note that a rollout is begun.
+
+        Raises:
+            ConfigError: it is under way in this pool already.
+        """
+        if (task_id, index) in self._under_way:
+            raise ConfigError(f"rollout {task_id}#{index} is under way: give another task id or index")
+        self._under_way.add((task_id, index))
+
+    def release(self, task_id: str, index: int) -> None:
+        """Note that a rollout has ended."""
+        self._under_way.discard((task_id, index))
 
     def actor(self, task: Task, index: int, *, replaces: int | None = None) -> Actor:
         """A handle on a rollout that is not running yet; `Pool.start` is what you want."""
@@ -171,7 +198,7 @@ class Pool:
     def _start_child(self, agent: Agent, task: Task, index: int, *, parent: Record) -> Actor:
         # A child is sealed within its parent's trajectory, so it has no sink of its own.
         services = Services(
-            self._services.pool_id,
+            self._services.new_id,
             self._start_child,
             self._reports.append,
             None,

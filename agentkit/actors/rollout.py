@@ -8,6 +8,7 @@ from attrs import frozen
 
 from agentkit.actors._bounds import Bounds
 from agentkit.actors._calls import INTERRUPTED, TurnCalls, run_calls
+from agentkit.actors._guard import describe
 from agentkit.actors._policy import policy_of
 from agentkit.actors._record import OpenTurn, Prefix, Record
 from agentkit.actors._sampling import Sampler
@@ -30,7 +31,7 @@ from agentkit.protocols import (
     Task,
     Tool,
     Trajectory,
-    user,
+    as_message,
 )
 from agentkit.tokens import Mark
 
@@ -77,7 +78,7 @@ class Rollout:
         self._mailbox = mailbox
         self._broadcast = broadcast
         self._wake = wake
-        self._id = f"{record.key}.{record.key.attempt}-{services.pool_id}"
+        self._id = f"{record.key}.{record.key.attempt}-{services.new_id()}"
         self.bounds = Bounds(record, wake=wake, is_asked=is_asked)
         """Where the user code of this rollout runs: for the calls of a turn."""
         self._policy = policy_of(agent, record, self._specs, self._id)
@@ -157,7 +158,7 @@ class Rollout:
         Cancellation: what was sampled until then is recorded.
         """
         await self._refuse_after_end()
-        self._begin("sample")
+        await self._begin("sample")
         try:
             return await self._sample()
         finally:
@@ -167,13 +168,16 @@ class Rollout:
         record = self._record
         await self._close_turn()
         for message in self._mailbox.take():
-            self.observe(message)
+            self._say(message)
         if reason := turn_end(record.budget, turns=len(record.turns)):
             raise self.end(reason)
         if not record.turns:
-            record.prompt_length = len(record.history)
+            record.prompt = tuple(record.history)
         pending, self._pending = self._pending, []
-        action = await self._sampler.next(pending)
+        try:
+            action = await self._sampler.next(pending)
+        except ConfigError as error:
+            raise await self._refusal(str(error)) from error
         if self._broadcast:
             self._broadcast.publish(Sampled(len(record.turns), action))
         return action
@@ -190,11 +194,11 @@ class Rollout:
         Cancellation: calls under way are cancelled; the others are recorded as `skipped`.
         """
         await self._refuse_after_end()
-        turn = self._record.open_turn
-        if turn is None or turn.action is not action or turn.observations:
-            raise ConfigError("rollout.act takes the action that was sampled last, once")
-        self._begin("act")
+        await self._begin("act")
         try:
+            turn = self._record.open_turn
+            if turn is None or turn.action is not action or turn.observations:
+                raise await self._refusal("rollout.act takes the action that was sampled last, once")
             return await self._act(action, turn)
         finally:
             self._at_work = None
@@ -218,7 +222,7 @@ class Rollout:
                 turn.observations = calls.answered()
             turn.tool_s = self.bounds.now() - started
             for observation in turn.observations:
-                self.observe(observation.message())
+                self._say(observation.message())
         self._count(action, calls, turn)
         await self._close_turn()
         if self.bounds.interrupted and not turn.interrupted and not self.ended:
@@ -228,11 +232,20 @@ class Rollout:
         return Result(turn.observations, done=self.ended)
 
     def observe(self, *messages: Message | str) -> None:
-        """Say something to the policy before its next turn; a string is a user message."""
+        """Say something to the policy before its next turn; a string is a user message.
+
+        Raises:
+            RolloutEnded: the rollout has ended.
+            ConfigError: one of them is neither a message nor a string.
+        """
+        if self._record.end is not None:
+            raise RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
         for message in messages:
-            said = user(message) if isinstance(message, str) else message
-            self._record.history.append(said)
-            self._pending.append(said)
+            self._say(as_message(message))
+
+    def _say(self, message: Message) -> None:
+        self._record.history.append(message)
+        self._pending.append(message)
 
     def finish(self) -> None:
         """End the rollout as `finished`."""
@@ -296,10 +309,17 @@ class Rollout:
             task = Task(f"{self._record.key}/{agent.name}", task)
         return self._services.start_child(agent, task, number, parent=self._record)
 
-    def _begin(self, what: str) -> None:
+    async def _begin(self, what: str) -> None:
         if self._at_work is not None:
-            raise ConfigError(f"rollout.{what} was called while {self._at_work} is under way: a rollout has one loop")
+            raise await self._refusal(
+                f"rollout.{what} was called while {self._at_work} is under way: a rollout has one loop"
+            )
         self._at_work = what
+
+    async def _refusal(self, message: str) -> ConfigError:
+        # A loop that catches everything and tries again must not hold the event loop.
+        await anyio.lowlevel.checkpoint()
+        return ConfigError(message)
 
     # used by the supervisor, the calls of a turn, and actors
 
@@ -338,10 +358,10 @@ class Rollout:
             observation, timed_out = await self.bounds.run(lambda: env.step(action), name=name, limit_s=limit_s)
         except Exception as error:  # an env that fails to answer can carry no further turn
             self.end(ExitReason.ENV_DEAD, error)
-            return Observation(f"The environment failed: {error}", status=ObservationStatus.ERROR)
+            return Observation(f"The environment failed: {describe(error)}", status=ObservationStatus.ERROR)
         if self.bounds.interrupted:
             return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED)
-        if observation is None or timed_out:
+        if timed_out:
             self._tool_timeouts += 1
             return Observation(f"Timed out after {limit_s:g} s.", status=ObservationStatus.TIMEOUT)
         if not isinstance(observation, Observation):
@@ -374,7 +394,8 @@ class Rollout:
 
     async def _await_user(self) -> bool:
         messages = await self._mailbox.receive()
-        self.observe(*messages)
+        for message in messages:
+            self._say(message)
         if not messages:
             self.end(ExitReason.FINISHED)
         return bool(messages)

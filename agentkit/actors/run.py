@@ -124,7 +124,12 @@ class Run:
         if indices:
             self._groups[task.id] = group
         for index in indices:
-            await self._pool.live.acquire(task.id)
+            self._pool.claim(task.id, index)
+            try:
+                await self._pool.live.acquire(task.id)
+            except BaseException:
+                self._pool.release(task.id, index)
+                raise
             rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
 
     async def _one(
@@ -146,6 +151,7 @@ class Run:
             with suppress(anyio.BrokenResourceError):  # the consumer has left; the trajectory is in the sink
                 await send.send(trajectory)
         finally:
+            self._pool.release(task.id, index)
             self._pool.live.release()
 
     async def _replace(
@@ -157,5 +163,6 @@ class Run:
         replaces: int,
     ) -> None:
         index, group.next_index = group.next_index, group.next_index + 1
+        self._pool.claim(task.id, index)
         await self._pool.live.acquire(task.id)
         await self._one(rollouts, send, task, index, group, replaces)

@@ -19,6 +19,7 @@ from agentkit.protocols.messages import ToolCall as ToolCall
 from agentkit.protocols.messages import Message as Message
 from agentkit.protocols.messages import system as system
 from agentkit.protocols.messages import user as user
+from agentkit.protocols.messages import as_message as as_message
 from agentkit.protocols.messages import assistant as assistant
 from agentkit.protocols.messages import ToolSpec as ToolSpec
 from agentkit.protocols.messages import FinishReason as FinishReason

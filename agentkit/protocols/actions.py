@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import cast
 
 from attrs import field, frozen
 
+from agentkit.errors import ToolError
 from agentkit.protocols.messages import FinishReason, Json, Message, ToolCall
 
 
@@ -104,6 +106,13 @@ class Observation:
     call_id: str | None = None
     name: str | None = None
     metadata: Mapping[str, Json] = field(factory=_no_metadata)
+
+    def __attrs_post_init__(self) -> None:
+        content, status = cast("object", self.content), cast("object", self.status)  # as user code built it
+        if not isinstance(content, str) or not isinstance(status, ObservationStatus):
+            raise ToolError(
+                f"an observation has a text and an ObservationStatus, found {self.content!r:.200} and {self.status!r}"
+            )
 
     def message(self) -> Message:
         """The message to put in a message history."""

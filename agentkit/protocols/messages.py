@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
+from agentkit.errors import ConfigError
+
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A JSON value."""
 
@@ -23,6 +25,9 @@ class ToolCall:
     arguments: Mapping[str, Json] = field(factory=dict)
 
 
+ROLES = ("system", "user", "assistant", "tool")
+
+
 @frozen
 class Message:
     """One message of a conversation.
@@ -37,6 +42,26 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        # A role is written by the template as it stands, so it must be one that templates know, and nothing else.
+        if self.role not in ROLES or not isinstance(self.content, str):
+            raise ConfigError(
+                f"a message has a role ({', '.join(ROLES)}) and a text, found {self.role!r} and {self.content!r:.200}"
+            )
+
+
+def as_message(said: object) -> Message:
+    """A message as it is, a string as a user message.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(said, Message):
+        return said
+    if isinstance(said, str):
+        return Message("user", said)
+    raise ConfigError(f"a message must be a Message or a string, found {said!r:.200}")
 
 
 def system(content: str) -> Message:

@@ -6,10 +6,11 @@ loses nothing that was pushed, and no generator is left half-closed. `emit` is s
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 from attrs import field, frozen
 
+from agentkit.errors import ModelError
 from agentkit.protocols.messages import FinishReason, Json, Message, ToolSpec
 from agentkit.protocols.tokens import Renderer, ToolParser
 
@@ -37,6 +38,13 @@ class Finish:
 
     reason: FinishReason = FinishReason.STOP
     message: Message | None = None
+
+    def __attrs_post_init__(self) -> None:
+        reason, message = cast("object", self.reason), cast("object", self.message)  # as user code built it
+        if not isinstance(reason, FinishReason) or not isinstance(message, Message | None):
+            raise ModelError(
+                f"a Finish has a FinishReason and a Message or None, found {self.reason!r} and {self.message!r:.200}"
+            )
 
 
 EmitTokens: TypeAlias = Callable[[TokenChunk], None]

@@ -6,9 +6,7 @@ from attrs import field, frozen
 
 from agentkit.errors import ConfigError
 from agentkit.protocols.budget import Budget
-from agentkit.protocols.messages import Message
-
-_ROLES = ("system", "user", "assistant", "tool")
+from agentkit.protocols.messages import ROLES, Message
 
 
 def _messages(value: "Sequence[Message | Mapping[str, str]] | str") -> tuple[Message, ...]:
@@ -22,7 +20,7 @@ def _messages(value: "Sequence[Message | Mapping[str, str]] | str") -> tuple[Mes
 def _message(item: object, index: int) -> Message:
     if isinstance(item, Message):
         return item
-    if isinstance(item, Mapping) and item.get("role") in _ROLES and isinstance(item.get("content"), str):
+    if isinstance(item, Mapping) and item.get("role") in ROLES and isinstance(item.get("content"), str):
         if unknown := set(item) - {"role", "content", "name", "tool_call_id"}:
             raise ConfigError(
                 f"task.messages[{index}] has the keys {sorted(unknown)}: build a Message to say more than a role, "
@@ -30,7 +28,7 @@ def _message(item: object, index: int) -> Message:
             )
         return Message(**item)
     raise ConfigError(
-        f"task.messages[{index}] must be a Message or a mapping with a role ({', '.join(_ROLES)}) and a text as "
+        f"task.messages[{index}] must be a Message or a mapping with a role ({', '.join(ROLES)}) and a text as "
         f"content, found {item!r}"
     )
 

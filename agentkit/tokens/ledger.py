@@ -168,6 +168,8 @@ class Ledger:
                 f"the engine sent {n} token ids with {len(values)} logprobs in turn {turn}: "
                 "set it to return the log-probability of every sampled token (vllm, sglang: logprobs)"
             )
+        if policy_version is not None and type(policy_version) is not int:
+            raise ModelError(f"policy_version must be an int or None, found {policy_version!r}")
         start = len(growing.mask)
         growing.extend(
             ids, b"\x01" * n, values.tobytes(), Span(start, start + n, SpanKind.SAMPLED, turn, policy_version)

@@ -177,7 +177,8 @@ async def test_what_goes_on_after_the_end_samples_nothing_and_is_told_only_once(
     async def stubborn(rollout) -> None:
         await rollout.sample()
         rollout.finish()
-        rollout.observe("Go on.")
+        with pytest.raises(RolloutEnded):
+            rollout.observe("Go on.")
         for attempt in range(100):
             try:
                 await rollout.sample()
