@@ -61,6 +61,10 @@ class Backend(Protocol):
         """End the tasks that run in the task groups of `task`, and theirs, through every shield."""
         ...
 
+    def left_behind(self, task: TaskToken, /) -> tuple[str, ...]:
+        """The names of the tasks that `task` and its children started in task groups and that still run."""
+        ...
+
     def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, depth: object, /) -> None:
         """The same for the tasks started within `scope`, by code that began where `task` stood at `depth`."""
         ...
@@ -96,14 +100,25 @@ class _Asyncio:
         return None if state is None else state.cancel_scope
 
     def interrupt_children(self, task: TaskToken, /) -> None:
-        family = {id(task)}
-        tasks = {id(each): each for each in asyncio.all_tasks()}
-        waiting = list(anyio.get_running_tasks())
-        while found := [info for info in waiting if info.parent_id in family and info.id not in family]:
-            for info in found:
-                family.add(info.id)
-                if info.id in tasks:
-                    tasks[info.id].cancel("interrupted by agentkit")
+        family = self._family(task)
+        for child in asyncio.all_tasks():
+            if id(child) in family:
+                child.cancel("interrupted by agentkit")
+
+    def left_behind(self, task: TaskToken, /) -> tuple[str, ...]:
+        return tuple(str(name) for name in self._family(task).values())
+
+    def _family(self, task: TaskToken) -> dict[int, str | None]:
+        """The tasks that descend from `task`, by id, with their names."""
+        found: dict[int, str | None] = {}
+        running = list(anyio.get_running_tasks())
+        while new := {
+            info.id: info.name
+            for info in running
+            if (info.parent_id == id(task) or info.parent_id in found) and info.id not in found
+        }:
+            found |= new
+        return found
 
     def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, depth: object, /) -> None:
         scopes: list[object] = [] if scope is None else [scope]
@@ -161,6 +176,9 @@ class _Trio:
             for child in list(nursery.child_tasks):
                 self.interrupt_children(child)
                 self.interrupt(child)
+
+    def left_behind(self, task: TaskToken, /) -> tuple[str, ...]:
+        return ()  # a task outlives its nurseries, so whoever waits for it knows already
 
     def interrupt_within(self, task: TaskToken, scope: anyio.CancelScope | None, depth: object, /) -> None:
         for nursery in list(task.child_nurseries)[cast("int", depth) :]:  # type: ignore[attr-defined]  # as above

@@ -217,6 +217,10 @@ class Detached(Generic[T]):
         """What the code raised, as an exception that ends nothing but the code itself."""
         return None if self.error is None else as_fault(self.error, self.name)
 
+    def left_behind(self) -> tuple[str, ...]:
+        """The names of tasks that the code started and that still run after it has ended."""
+        return self._driven.backend.left_behind(self._task)
+
     async def _scoped(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
         with self.scope:
             self.result = await function()

@@ -254,6 +254,9 @@ class Supervisor:
         stuck = not loop.done.is_set() or isinstance(loop.error, Abandoned)
         if stuck:
             record.stuck.append(loop.name)
+        if record.stuck:  # who refuses to end may have started others that do
+            for name in loop.left_behind():
+                self._services.report(f"task {name} of {record.key} does not end")
         now = anyio.current_time()
         if record.end is None and now >= record.deadline:
             record.finish(ExitReason.TRAJECTORY_TIMEOUT, at=now)

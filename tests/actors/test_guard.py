@@ -122,6 +122,9 @@ class ByHand:
 
     def interrupt_children(self, task, /) -> None: ...
 
+    def left_behind(self, task, /) -> tuple[str, ...]:
+        return ()
+
     def interrupt_within(self, task, scope, groups, /) -> None: ...
 
 

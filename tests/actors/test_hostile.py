@@ -1,6 +1,7 @@
 """User code at its worst: it ends itself, never the pool, a sibling or the record (B1, B5, R1, R2, T5)."""
 
 import asyncio
+import contextlib
 
 import anyio
 import pytest
@@ -307,3 +308,33 @@ async def test_an_actor_is_told_only_what_can_be_said() -> None:
         actor = pool.start("Go.")
         with pytest.raises(ConfigError, match="a message must be a Message or a string, found 5"):
             actor.tell(5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_task_that_swallows_its_end_is_named_where_it_cannot_be_ended() -> None:
+    gone = anyio.Event()
+
+    async def stubborn_child() -> None:
+        while not gone.is_set():
+            with contextlib.suppress(BaseException):
+                await anyio.sleep(0.05)
+
+    async def body(_: object) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stubborn_child, name="stubborn child")
+
+    agent = Agent(
+        ScriptedModel([CALL, "done"]),
+        tools=[FakeTool("work", body)],
+        budget=Budget(trajectory_s=1.5, tool_s=0.3, grace_s=0.3),
+    )
+    try:
+        async with Pool(agent) as pool:
+            trajectory = await pool.start("Go.").result()
+        named = (*trajectory.stuck, *pool.stuck)
+    finally:
+        gone.set()
+        await anyio.sleep(0.3)
+    # asyncio lets the rest of the loop end without the child; on trio the loop waits for it, and is named itself
+    assert any("stubborn child" in name or "loop of" in name for name in named), named

@@ -5,6 +5,7 @@ import pytest
 
 from agentkit import Agent, Budget, ConfigError, ExitReason, Outcome, OutcomePolicy, Pool, Task
 from agentkit.actors import FairPermits
+from agentkit.actors._source import as_task
 from agentkit.errors import AgentkitError
 from agentkit.models import ScriptedModel
 from agentkit.testing import MemorySink, World, swallow_cancellation
@@ -400,3 +401,44 @@ async def test_a_string_is_not_many_tasks() -> None:
     async with Pool(slow()) as pool:
         with pytest.raises(ConfigError, match="takes many tasks"):
             pool.run("Go.")
+
+
+async def test_a_run_leaves_alone_what_was_started_by_hand() -> None:
+    async with Pool(slow(5)) as pool:
+        actor = pool.start(Task("t1", "Go."))
+        with pytest.raises(ConfigError, match="rollout t1#0 is under way"):
+            await pool.run(tasks(3))
+        assert (await actor.result()).exit_reason is ExitReason.FINISHED
+
+
+async def test_what_has_ended_may_be_started_again() -> None:
+    async with Pool(slow()) as pool:
+        for _ in range(2):
+            assert (await pool.start(Task("a", "Go.")).result()).exit_reason is ExitReason.FINISHED
+
+
+async def test_what_only_waited_for_its_turn_may_run_later() -> None:
+    async with Pool(slow(5), max_rollouts=2) as pool:
+        async with pool.run(tasks(5)):
+            await anyio.sleep(1)
+        await anyio.sleep(1)
+        assert len(await pool.run(tasks(5))) == 5
+
+
+async def test_a_rollout_that_the_sink_holds_sealed_is_not_started() -> None:
+    class Resumed(MemorySink):
+        def sealed(self):
+            return {("a", 0)}
+
+        def next_attempt(self, task_id, index, /):
+            return 1
+
+    async with Pool(slow(), sink=Resumed()) as pool:
+        with pytest.raises(ConfigError, match="rollout a#0 is sealed in the sink"):
+            pool.start(Task("a", "Go."))
+        assert (await pool.start(Task("a", "Go."), index=1).result()).exit_reason is ExitReason.FINISHED
+
+
+def test_a_string_that_no_encoding_takes_still_names_a_task() -> None:
+    assert as_task("\ud800", 3).id.startswith("task3-")
+    assert as_task("\ud800", 3).id != as_task("\ud801", 3).id

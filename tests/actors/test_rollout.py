@@ -24,7 +24,7 @@ from agentkit import (
     chat,
     user,
 )
-from agentkit.errors import ContextOverflow
+from agentkit.errors import ContextOverflow, RolloutEnded
 from agentkit.models import ScriptedMessageModel, ScriptedModel
 from agentkit.protocols import Finish, FinishReason, GradeStatus, ObservationStatus, SpanKind
 from agentkit.testing import FakeTool, MemorySink, World
@@ -564,3 +564,53 @@ async def test_a_call_cut_by_the_deadline_is_told_from_one_that_never_began() ->
         "Cut short: the rollout ended while this call was under way.",
         "Not run: the turn had already ended.",
     ]
+
+
+async def test_nothing_is_said_after_the_end() -> None:
+    refused = []
+
+    async def late(rollout) -> None:
+        await rollout.act(await rollout.sample())
+        try:
+            rollout.observe("One more thing.")
+        except RolloutEnded as error:
+            refused.append(str(error))
+
+    trajectory = await Agent(ScriptedModel(["done"]), loop=late).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert refused == ["the rollout has ended: finished"]
+
+
+async def test_a_model_that_ends_its_own_generation_is_at_fault() -> None:
+    class Posing(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            raise RolloutEnded("enough")
+
+    trajectory = await Agent(Posing(["x"]), outcomes=ONCE).run("Go.")
+    assert trajectory.exit_reason is ExitReason.MODEL_ERROR
+    assert "the model pushed into a generation that was over" in trajectory.error
+
+
+async def test_a_loop_may_give_a_generation_and_a_call_less_time() -> None:
+    async def hasty(rollout) -> None:
+        with anyio.move_on_after(1) as first:
+            await rollout.sample()
+        rollout.observe("Hurry.")
+        action = await rollout.sample()
+        with anyio.move_on_after(1) as second:
+            await rollout.act(action)
+        cut.append((first.cancelled_caught, second.cancelled_caught))
+
+    class SlowFirst(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            if not cut:
+                cut.append("sampling")
+                await anyio.sleep(50)
+            return await super().sample_tokens(request, emit)
+
+    cut: list[object] = []
+    slow = FakeTool("slow", lambda _: anyio.sleep(100))
+    trajectory = await Agent(SlowFirst([call("slow")]), tools=[slow], loop=hasty).run("Go.")
+    assert trajectory.error is None
+    assert (cut[1:], trajectory.exit_reason) == ([(True, True)], ExitReason.FINISHED)
+    assert trajectory.timings.total_s < 3

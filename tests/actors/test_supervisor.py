@@ -1,5 +1,7 @@
 """One rollout from start to seal: nothing is skipped, done twice or left, whenever it is cancelled."""
 
+import asyncio
+
 import anyio
 import pytest
 
@@ -18,7 +20,7 @@ from agentkit import (
 from agentkit.errors import AgentkitError, ConfigError, ModelError, NotAppendable, RolloutEnded
 from agentkit.models import ScriptedMessageModel, ScriptedModel
 from agentkit.protocols import GradeStatus, ObservationStatus
-from agentkit.testing import FakeTool, MemorySink, World, hide_behind_a_shield
+from agentkit.testing import FakeTool, MemorySink, World, hide_behind_a_shield, virtual_asyncio
 
 CALL = '<tool_call>\n{"name": "work", "arguments": {}}\n</tool_call>'
 
@@ -671,3 +673,50 @@ async def test_shielded_cleanup_that_polls_runs_to_its_end() -> None:
     trajectory = await agent.run("Go.")
     assert (log, trajectory.stuck) == (["tidied"], ())
     assert trajectory.turns[0].observations[0].status is ObservationStatus.TIMEOUT
+
+
+async def test_ending_a_call_spares_the_tasks_of_its_loop() -> None:
+    log = []
+
+    async def background() -> None:
+        await anyio.sleep(20)
+        log.append("background")
+
+    async def loop(rollout) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(background)
+            await rollout.act(await rollout.sample())
+            log.append("acted")
+
+    agent = Agent(
+        ScriptedModel([CALL]),
+        tools=[FakeTool("work", lambda _: hidden_tasks_only())],
+        loop=loop,
+        budget=Budget(trajectory_s=50, tool_s=5, grace_s=2),
+    )
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.FINISHED, ("work",))
+    assert log == ["acted", "background"]
+
+
+@pytest.mark.parametrize("anyio_backend", [virtual_asyncio()])
+async def test_a_call_that_its_loop_left_behind_is_ended_before_the_freeze() -> None:
+    left, ends = [], []
+
+    async def leave(rollout) -> None:
+        action = await rollout.sample()
+        left.append(asyncio.ensure_future(rollout.act(action)))
+        await anyio.sleep(1)
+
+    async def work(_: object) -> str:
+        try:
+            await anyio.sleep(20)
+        finally:
+            ends.append(anyio.current_time())
+        return "late"
+
+    started = anyio.current_time()
+    trajectory = await Agent(ScriptedModel([CALL]), tools=[FakeTool("work", work)], loop=leave).run("Go.")
+    assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.FINISHED, ("work",))
+    await asyncio.wait(left)
+    assert ends == [pytest.approx(started + 1)]
