@@ -592,6 +592,8 @@ async def test_a_model_that_ends_its_own_generation_is_at_fault() -> None:
 
 
 async def test_a_loop_may_give_a_generation_and_a_call_less_time() -> None:
+    cut = []
+
     async def hasty(rollout) -> None:
         with anyio.move_on_after(1) as first:
             await rollout.sample()
@@ -601,16 +603,9 @@ async def test_a_loop_may_give_a_generation_and_a_call_less_time() -> None:
             await rollout.act(action)
         cut.append((first.cancelled_caught, second.cancelled_caught))
 
-    class SlowFirst(ScriptedModel):
-        async def sample_tokens(self, request, emit):
-            if not cut:
-                cut.append("sampling")
-                await anyio.sleep(50)
-            return await super().sample_tokens(request, emit)
-
-    cut: list[object] = []
     slow = FakeTool("slow", lambda _: anyio.sleep(100))
-    trajectory = await Agent(SlowFirst([call("slow")]), tools=[slow], loop=hasty).run("Go.")
-    assert trajectory.error is None
-    assert (cut[1:], trajectory.exit_reason) == ([(True, True)], ExitReason.FINISHED)
-    assert trajectory.timings.total_s < 3
+    agent = Agent(ScriptedModel(["word " * 50, call("slow")], token_s=0.1), tools=[slow], loop=hasty)
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, trajectory.error, cut) == (ExitReason.FINISHED, None, [(True, True)])
+    assert [turn.action.finish for turn in trajectory.turns] == [FinishReason.ABORTED, FinishReason.STOP]
+    assert trajectory.timings.tool_s == pytest.approx(1)
