@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agentkit.errors import InvariantError
 from agentkit.journal import Journal
-from agentkit.protocols import Blame, ChainDelta, ExitReason, Grade, GradeStatus, RolloutKey, Trajectory, Turn
+from agentkit.protocols import Action, Blame, ChainDelta, ExitReason, Grade, GradeStatus, RolloutKey, Trajectory, Turn
 from agentkit.testing.strategies import actions, chains, texts, trajectories
 from agentkit.tokens import join
 
@@ -187,6 +187,18 @@ class JournalMachine(RuleBasedStateMachine):
         key = RolloutKey(*rollout, max(0, self.oracle.newest(rollout) - back))
         sealed = self.last_seal = attrs.evolve(trajectory, key=key, **end)
         self.agrees(self.oracle.seal(sealed), lambda: self.journal.seal(sealed))
+
+    @rule(rollout=ROLLOUTS, go_on=st.booleans())
+    def is_left_and_resumed(self, rollout: Rollout, go_on: bool) -> None:
+        self.reopen((ExitReason.CANCELLED,))
+        key = RolloutKey(*rollout, max(0, self.oracle.newest(rollout)))
+        cancelled = Trajectory(key, (), (), (), ExitReason.CANCELLED)
+        self.agrees(self.oracle.seal(cancelled), lambda: self.journal.seal(cancelled))
+        if go_on:
+            self.begin(rollout, 1)
+        else:  # a turn of the attempt that is sealed already
+            last = (key, Turn(99, Action("late")), ())
+            self.agrees(self.oracle.append(*last), lambda: self.journal.append(*last))
 
     @rule(other=st.none() | texts())
     def seal_again(self, other: str | None) -> None:
