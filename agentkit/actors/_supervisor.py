@@ -309,7 +309,8 @@ class Supervisor:
             return None
         status = GradeStatus.SKIPPED if self._cancelled else UNGRADED.get(draft.exit_reason)
         if status is not None:
-            return Grade(status, blame=draft.blame, error=f"not graded: the rollout ended as {draft.exit_reason}")
+            blame = Blame.CALLER if self._cancelled else draft.blame
+            return Grade(status, blame=blame, error=f"not graded: the rollout ended as {draft.exit_reason}")
         started, budget = anyio.current_time(), record.budget
         grace_s = max(0.0, budget.grace_s - max(0.0, started - record.deadline))  # what stopping the loop has left
         try:
