@@ -7,7 +7,7 @@ from typing import TypeVar
 import anyio
 
 from agentkit.actors._backend import current_backend
-from agentkit.actors._guard import Abandoned, Driven, as_fault
+from agentkit.actors._guard import Abandoned, Driven, Unwind, as_fault
 from agentkit.actors._record import Record
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Bounds:
             self._wake()
         try:
             return await driven
-        except (Exception, GeneratorExit):
+        except (Exception, GeneratorExit, Unwind):
             raise
         except BaseException as error:
             asked = scope.cancel_called or self._is_asked() or self._backend.is_cancelling()

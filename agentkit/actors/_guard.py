@@ -43,6 +43,10 @@ class Abandoned(Exception):
     """The driven code refused to end and was closed."""
 
 
+class Unwind(BaseException):
+    """Thrown into code that is being ended, to leave its task groups; it passes drivers that end something smaller."""
+
+
 class UserFault(Exception):
     """User code raised what would end a task or the process; here it ends only that code."""
 
@@ -162,7 +166,7 @@ class Driven(Generic[T]):
                         # one open: unwind the code. But never out of a task group's own wait, which is the one
                         # wake-up that brings no error.
                         if delivered is not None:
-                            value, error = None, Abandoned(self.name)
+                            value, error = None, Unwind(self.name)
                             unwound += 1
                         continue
                     self._close()

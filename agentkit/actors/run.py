@@ -29,7 +29,7 @@ class _Group:
 
 
 class Run:
-    """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving cancels what is left."""
+    """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving ends what is left."""
 
     def __init__(self, pool: "Pool", source: Source) -> None:
         self._pool = pool
@@ -37,6 +37,7 @@ class Run:
         self._groups: dict[str, _Group] = {}
         self._scope = anyio.CancelScope()
         self._receive: MemoryObjectReceiveStream[Trajectory] | None = None
+        self._ended = anyio.Event()
         self._error: BaseException | None = None
 
     def __aiter__(self) -> AsyncIterator[Trajectory]:
@@ -60,6 +61,8 @@ class Run:
 
     async def __aexit__(self, *_: object) -> None:
         self.cancel()
+        with anyio.CancelScope(shield=True):  # bounded: each rollout ends within its grace
+            await self._ended.wait()
 
     def cancel(self) -> None:
         """Cancel what is left; trajectories that nobody took are in the sink."""
@@ -96,6 +99,7 @@ class Run:
         finally:
             if self._receive is not None:
                 self._receive.close()
+            self._ended.set()
 
     async def _feed_all(self, send: MemoryObjectSendStream[Trajectory]) -> None:
         sealed, seen = self._pool.sealed(), set[str]()

@@ -720,3 +720,16 @@ async def test_a_call_that_its_loop_left_behind_is_ended_before_the_freeze() -> 
     assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.FINISHED, ("work",))
     await asyncio.wait(left)
     assert ends == [pytest.approx(started + 1)]
+
+
+async def test_a_loop_that_is_ended_inside_a_call_goes_no_further() -> None:
+    async def hide_deeper(_: object) -> None:
+        with anyio.CancelScope(), anyio.CancelScope(shield=True):
+            await hide_behind_a_shield()
+
+    agent = Agent(
+        ScriptedModel([CALL, "never"]), tools=[FakeTool("work", hide_deeper)], budget=Budget(trajectory_s=5, grace_s=2)
+    )
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.TRAJECTORY_TIMEOUT, 1)
+    assert trajectory.turns[0].observations[0].status is ObservationStatus.SKIPPED
