@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import types
 
@@ -58,6 +59,54 @@ async def test_stubborn_code_is_ended_within_its_grace(code) -> None:
     assert detached.error is not None
     await anyio.sleep(1)
     assert len(anyio.get_running_tasks()) == tasks
+
+
+async def fall_apart_when_closed() -> None:
+    while True:
+        try:
+            await anyio.sleep_forever()
+        except GeneratorExit:
+            raise ValueError("closing") from None
+        except BaseException:
+            continue
+
+
+async def test_what_dying_code_raises_is_not_heard() -> None:
+    detached = Detached(fall_apart_when_closed, name="stubborn")
+    assert await detached.end(grace_s=1)
+    assert isinstance(detached.error, Abandoned)
+
+
+async def test_code_that_ignores_its_end_never_runs_again() -> None:
+    closed = []
+
+    async def undead() -> None:
+        while True:
+            try:
+                await anyio.sleep_forever()
+            except GeneratorExit:
+                closed.append("once")
+            except BaseException:
+                continue
+
+    detached = Detached(undead, name="undead")
+    assert await detached.end(grace_s=1)
+    del detached
+    gc.collect()
+    assert closed == ["once"]
+
+
+async def test_code_that_swallows_the_end_of_its_own_scope_is_closed() -> None:
+    async def swallow() -> None:
+        with anyio.CancelScope(deadline=anyio.current_time() + 1) as scope:
+            detached.scopes.append(scope)
+            for _ in range(100 * MAX_REFUSALS):
+                with contextlib.suppress(BaseException):
+                    await anyio.sleep_forever()
+
+    detached = Detached(swallow, name="stubborn")
+    await detached.done.wait()
+    assert isinstance(detached.error, Abandoned)
 
 
 async def test_polite_code_returns_its_result() -> None:
@@ -230,7 +279,8 @@ async def test_an_interrupt_of_children_reaches_theirs() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", [virtual_asyncio()])
-async def test_what_was_ended_by_force_leaves_its_task_free_of_cancellation() -> None:
+@pytest.mark.parametrize("code", [hide_behind_a_shield, shielded_children])
+async def test_what_was_ended_by_force_leaves_its_task_free_of_cancellation(code) -> None:
     """A native time limit around it still says that time ran out."""
     inner = None
 
@@ -239,15 +289,17 @@ async def test_what_was_ended_by_force_leaves_its_task_free_of_cancellation() ->
         backend, cancelled = current_backend(), anyio.get_cancelled_exc_class()
         try:
             async with asyncio.timeout(10):
-                inner = Driven(
-                    hide_behind_a_shield(),
-                    name="inner",
-                    backend=backend,
-                    cancelled_class=cancelled,
-                    is_asked=lambda: False,
-                )
-                with contextlib.suppress(Abandoned):
-                    await inner
+                with anyio.CancelScope() as scope:
+                    inner = Driven(
+                        code(),
+                        name="inner",
+                        backend=backend,
+                        cancelled_class=cancelled,
+                        is_asked=lambda: False,
+                        scope=scope,
+                    )
+                    with contextlib.suppress(Abandoned):
+                        await inner
                 await anyio.sleep(50)
         except TimeoutError:
             return "timed out"
@@ -255,6 +307,6 @@ async def test_what_was_ended_by_force_leaves_its_task_free_of_cancellation() ->
 
     detached = Detached(outer, name="outer")
     await anyio.sleep(1)
-    inner.force()
+    assert await inner.end()
     assert await detached.settle(deadline=anyio.current_time() + 100, grace_s=2)
     assert (detached.result, detached.error) == ("timed out", None)

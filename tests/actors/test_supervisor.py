@@ -733,3 +733,15 @@ async def test_a_loop_that_is_ended_inside_a_call_goes_no_further() -> None:
     trajectory = await agent.run("Go.")
     assert (trajectory.exit_reason, len(trajectory.turns)) == (ExitReason.TRAJECTORY_TIMEOUT, 1)
     assert trajectory.turns[0].observations[0].status is ObservationStatus.SKIPPED
+
+
+async def test_a_sink_that_fails_on_the_cut_turn_alone_keeps_the_trajectory() -> None:
+    class Failing(MemorySink):
+        async def append(self, key, turn, deltas, /) -> None:
+            raise AgentkitError("disk full")
+
+    agent = Agent(ScriptedModel(["word " * 50], token_s=0.1), budget=Budget(trajectory_s=2))
+    async with Pool(agent, sink=Failing()) as pool:
+        trajectory = await pool.start("Go.").result()
+    assert trajectory.exit_reason is ExitReason.TRAJECTORY_TIMEOUT
+    assert [turn.stop > turn.start for turn in trajectory.turns] == [True]
