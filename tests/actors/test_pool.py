@@ -297,7 +297,6 @@ async def test_leaving_a_run_gives_back_its_live_permits() -> None:
         async with pool.run(tasks(10)) as run:
             async for _ in run:
                 break
-        await anyio.sleep(1)
         assert (pool.live.held, pool.live.waiting) == (0, 0)
         with anyio.fail_after(60):
             assert len(await pool.run(tasks(3))) == 3
