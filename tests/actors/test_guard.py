@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from agentkit.actors._backend import current_backend
-from agentkit.actors._guard import MAX_REFUSALS, Abandoned, Detached, Driven
+from agentkit.actors._guard import MAX_REFUSALS, Abandoned, Detached, Driven, Unwind
 from agentkit.testing import hide_behind_a_shield, swallow_cancellation, virtual_asyncio
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # code that ignores its end
@@ -218,6 +218,37 @@ def test_code_that_nobody_asked_to_end_is_not_closed_for_its_own_cancellations()
     for _ in range(10 * MAX_REFUSALS):
         steps.throw(Cancelled())
     steps.close()
+
+
+def test_code_that_swallows_its_unwinding_is_closed_where_a_task_may_end_with_a_group_open() -> None:
+    class InAGroup(ByHand):
+        def depth(self, task, /) -> object:
+            return object()  # never where the code began
+
+    async def swallow() -> None:
+        with contextlib.suppress(GeneratorExit):
+            while True:
+                try:
+                    await wait()
+                except Exception:
+                    swallowed.append("cancellation")
+                except Unwind:
+                    swallowed.append("unwinding")
+
+    backend, swallowed = InAGroup(), []
+    backend.now = lambda: 0.0
+    driven = Driven(swallow(), name="swallow", backend=backend, cancelled_class=Cancelled, is_asked=lambda: True)
+    steps = driven.__await__()
+    next(steps)
+    driven.force()
+
+    def insist() -> None:
+        for _ in range(20):
+            steps.throw(Cancelled())
+
+    with pytest.raises(Abandoned):
+        insist()
+    assert set(swallowed) == {"unwinding"}
 
 
 async def test_an_interrupt_wakes_through_every_shield() -> None:
