@@ -15,6 +15,7 @@ A driver is cheap enough for each call of a tool or model. A `Detached` runs one
 of a caller reaches, so that a rollout can be sealed while the task is still stuck in, say, a thread on trio.
 """
 
+import ctypes
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -32,11 +33,6 @@ _AT_ONCE_S = 0.001  # a cancelled await returns in far less; shielded clean-up t
 _UNWINDS = 4  # code that swallows even that is closed all the same
 
 _END_TURNS = 8
-
-
-_undead: list[object] = []
-"""Code that ignored its GeneratorExit. It never runs again, but letting go of it would run its handlers once more, at
-whatever moment the garbage collector chooses, outside any event loop."""
 
 
 class Abandoned(Exception):
@@ -179,9 +175,19 @@ class Driven(Generic[T]):
         try:
             self._coroutine.close()
         except RuntimeError:  # it awaited inside its GeneratorExit handler
-            _undead.extend(frames)
+            _bury(frames)
         except BaseException:  # what dying code raises is of no use to anyone
             return
+
+
+def _bury(frames: list[object]) -> None:
+    """Keep code that ignored its GeneratorExit for ever.
+
+    It never runs again, but letting go of it, be it at the end of the process, would run its handlers once more, where
+    no event loop is: a loop that catches everything would then spin, and the process would never exit.
+    """
+    for frame in frames:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
 
 
 def _frames(code: object) -> Iterator[object]:

@@ -1,7 +1,7 @@
 """One turn of the policy: the permit, the generation, its faults, and the turn it leaves in the record."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 
 import anyio
@@ -42,18 +42,19 @@ class Sampler:
         """The scope that enforces the trajectory's deadline."""
         self._scope = scope
 
-    async def next(self, pending: Sequence[Message]) -> Action:
-        """The action that answers `pending`; its turn is left open in the record.
+    async def next(self, pending: list[Message]) -> Action:
+        """The action that answers `pending`, which is emptied once the policy has it; its turn is left open.
 
         Raises:
             RolloutEnded: an end was reached.
         Cancellation: what was sampled until then is recorded.
         """
-        room = self._policy.render(pending)
-        if room <= 0:
-            raise self._end(ExitReason.TOKEN_LIMIT, None)
-        queued_s = await self._permit()
+        queued_s = await self._permit()  # before anything is rendered: whoever cuts the wait has lost nothing
         try:
+            room = self._policy.render(pending)
+            pending.clear()
+            if room <= 0:
+                raise self._end(ExitReason.TOKEN_LIMIT, None)
             return await self._generate(room, queued_s)
         finally:
             self._permits.release()
@@ -91,6 +92,7 @@ class Sampler:
         started = bounds.now()
         finish: Finish | None = None
         fault: Exception | None = None
+        is_cut = True
         bounds.interrupted = False
         with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
             bounds.scopes.add(scope)
@@ -105,12 +107,12 @@ class Sampler:
                     fault = ModelError("the model pushed into a generation that was over")
                 finish = Finish(FinishReason.LENGTH)
             except Exception as error:  # whatever a model raises is its own fault, not the rollout's
-                fault = error
+                fault, is_cut = error, False
             finally:
                 bounds.scopes.discard(scope)
                 generation.close()
                 turn.generation_s = bounds.now() - started
-                if finish is not None or generation.emitted or scope.cancel_called:
+                if finish is not None or generation.emitted or is_cut:
                     turn.action = generation.read(finish)
                     record.open_turn = turn
                     record.history.append(generation.said(turn.action, finish))

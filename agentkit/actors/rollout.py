@@ -173,9 +173,8 @@ class Rollout:
             raise self.end(reason)
         if not record.turns:
             record.prompt = tuple(record.history)
-        pending, self._pending = self._pending, []
         try:
-            action = await self._sampler.next(pending)
+            action = await self._sampler.next(self._pending)
         except ConfigError as error:
             raise await self._refusal(str(error)) from error
         if self._broadcast:

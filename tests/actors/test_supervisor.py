@@ -1,6 +1,8 @@
 """One rollout from start to seal: nothing is skipped, done twice or left, whenever it is cancelled."""
 
 import asyncio
+import subprocess
+import sys
 
 import anyio
 import pytest
@@ -745,3 +747,64 @@ async def test_a_sink_that_fails_on_the_cut_turn_alone_keeps_the_trajectory() ->
         trajectory = await pool.start("Go.").result()
     assert trajectory.exit_reason is ExitReason.TRAJECTORY_TIMEOUT
     assert [turn.stop > turn.start for turn in trajectory.turns] == [True]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("turn", [0, 1])
+async def test_a_loop_may_cut_its_own_sample_and_go_on(paused, turn) -> None:
+    class Slow(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            if sampled == turn and not cut:
+                await anyio.sleep(50)
+            return await super().sample_tokens(request, emit)
+
+    sampled, cut = 0, []
+
+    async def impatient(rollout) -> None:
+        nonlocal sampled
+        while sampled < 3:
+            if paused and sampled == turn and not cut:
+                pool.pause()
+            with anyio.move_on_after(5) as scope:
+                await rollout.sample()
+                sampled += 1
+            if scope.cancelled_caught:
+                cut.append(sampled)
+                pool.resume()
+            rollout.observe("Go on.")
+
+    agent = Agent(Slow(["one", "two", "three", "four"]), loop=impatient)
+    async with Pool(agent) as pool:
+        trajectory = await pool.start("Go.").result()
+    assert (trajectory.exit_reason, cut) == (ExitReason.FINISHED, [turn])
+    (chain,) = trajectory.chains
+    empty = [turn.index for turn in trajectory.turns if turn.stop == turn.start]
+    assert empty == ([] if paused else [turn]), "a generation that was begun is a turn, a wait is none"
+    text = agent.renderer.decode(chain.ids)
+    assert text.count("<|im_start|>assistant") == len(trajectory.turns)
+    assert text.count("<|im_end|>") >= text.count("<|im_start|>") - 1, "every turn is closed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_process_ends_after_code_that_never_would(loop) -> None:
+    program = """
+import sys, anyio
+from agentkit import Agent, Budget
+from agentkit.models import ScriptedModel
+from agentkit.testing import FakeTool
+async def stubborn(_):
+    while True:
+        try:
+            await anyio.sleep(0.01)
+        except BaseException:
+            pass
+agent = Agent(
+    ScriptedModel(['<tool_call>\\n{"name": "work", "arguments": {}}\\n</tool_call>', "done"]),
+    tools=[FakeTool("work", stubborn)], budget=Budget(tool_s=0.2, grace_s=0.2),
+)
+print(anyio.run(agent.run, "Go.", backend=sys.argv[1]).exit_reason)
+"""
+    result = subprocess.run([sys.executable, "-c", program, loop], capture_output=True, text=True, timeout=30)
+    assert (result.stdout.strip(), result.returncode) == ("finished", 0), result.stderr
+    assert "Traceback" not in result.stderr
