@@ -76,12 +76,19 @@ async def idle(agents: int) -> float:
         return (resident_kib() - before) / agents
 
 
-async def busy(agents: int, latency_s: float, shortest: float, longest: float) -> None:
+async def busy(agents: int, latency_s: float, shortest: float, longest: float, freeze: bool) -> None:
     """Run `agents` rollouts to deadlines spread over [shortest, longest] s, and report."""
     model = Distant(latency_s, 1)
     agent = Agent(model, tools=[FakeTool("work", work)], budget=Budget(max_turns=10**6, grace_s=5))
     lags: list[float] = []
+    pauses: list[float] = []
+    gc.callbacks.append(lambda phase, _: pauses.append(time.perf_counter() * (1 if phase == "stop" else -1)))
     overshoots: list[float] = []
+
+    async def freeze_later() -> None:
+        await anyio.sleep(15)  # by then every rollout is under way
+        gc.collect()
+        gc.freeze()
 
     async def watch() -> None:
         while True:
@@ -96,6 +103,8 @@ async def busy(agents: int, latency_s: float, shortest: float, longest: float) -
         async with Pool(agent, max_rollouts=agents) as pool:
             gc.freeze()
             group.start_soon(watch)
+            if freeze:
+                group.start_soon(freeze_later)
             async for trajectory in pool.run(tasks):
                 if trajectory.exit_reason != "trajectory_timeout":
                     raise SystemExit(f"{trajectory.exit_reason}: {trajectory.error}")
@@ -105,6 +114,9 @@ async def busy(agents: int, latency_s: float, shortest: float, longest: float) -
     seconds, used = time.perf_counter() - begun, time.process_time() - cpu
     print(f"  {agents} rollouts, {model.turns} turns in {seconds:.1f} s: {model.turns / seconds:.0f} turns/s,"
           f" {used / seconds:.0%} of a core")  # fmt: skip
+    collected = [(stop + start) * 1e3 for start, stop in zip(pauses[::2], pauses[1::2], strict=False)]
+    gc.callbacks.clear()
+    print(f"  garbage collector: {len(collected)} times, {sum(collected):.0f} ms in all, most {max(collected):.0f} ms")
     for name, values in (("deadline overshoot", overshoots), ("event-loop lag", lags)):
         cuts = statistics.quantiles(values, n=100)
         print(f"  {name:<24} p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, most {max(values):.1f} ms")
@@ -130,10 +142,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--latency", type=float, default=15.0, help="mean seconds of an answer")
+    parser.add_argument("--freeze", action="store_true", help="gc.freeze() once every rollout is under way")
     parser.add_argument("--idle", choices=["asyncio", "trio"])
+    parser.add_argument("--busy", choices=["asyncio", "trio"], help="only this part")
     args = parser.parse_args()
     if args.idle:
         print(anyio.run(idle, args.agents, backend=args.idle))
+        return
+    if args.busy:
+        anyio.run(busy, args.agents, args.latency, 25.0, 60.0, args.freeze, backend=args.busy)
         return
     heading("Ten thousand rollouts on one core")
     row("memory of a ledger, per token", [bytes_per_token()], "B")
@@ -145,7 +162,7 @@ def main() -> None:
         row(f"{backend}: idle rollout", samples, "KiB")
     for backend in ("asyncio", "trio"):
         print(f"  {backend}")
-        anyio.run(busy, args.agents, args.latency, 25.0, 60.0, backend=backend)
+        anyio.run(busy, args.agents, args.latency, 25.0, 60.0, args.freeze, backend=backend)
 
 
 if __name__ == "__main__":

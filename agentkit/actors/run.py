@@ -135,6 +135,7 @@ class Run:
                 self._pool.release(task.id, index)
                 raise
             rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
+            await anyio.lowlevel.checkpoint()  # thousands at once must not hold up those that run
 
     async def _one(
         self,
