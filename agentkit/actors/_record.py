@@ -146,15 +146,11 @@ class Record:
             text = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else error
             self.end = End(reason, blame or blame_for(reason), text, at)
 
-    def all_turns(self) -> tuple[Turn, ...]:
-        """The turns so far, the open one included."""
-        return (*self.turns, self.open_turn.seal()) if self.open_turn is not None else tuple(self.turns)
-
     def freeze(self, *, now: float, attempts: tuple[Attempt, ...], replaces: int | None) -> Trajectory:
-        """The trajectory as it stands, without a grade."""
+        """The trajectory as it stands, without a grade; its last turn has been closed."""
         if self.end is None:
             raise InvariantError(f"rollout {self.key} was frozen before its end")
-        turns = self.all_turns()
+        turns = tuple(self.turns)
         return Trajectory(
             key=self.key,
             prompt=tuple(self.history) if self.prompt is None else self.prompt,

@@ -2,8 +2,6 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import anyio
 
@@ -72,15 +70,6 @@ class FairPermits:
         """Hand out permits again."""
         self._paused = False
         self._grant()
-
-    @asynccontextmanager
-    async def hold(self, group: str) -> AsyncIterator[None]:
-        """A permit for the length of the block."""
-        await self.acquire(group)
-        try:
-            yield
-        finally:
-            self.release()
 
     def _grant(self) -> None:
         while self._waiting and self._held < self._limit and not self._paused:

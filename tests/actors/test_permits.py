@@ -51,20 +51,6 @@ def test_nothing_is_taken_during_a_pause() -> None:
     assert permits.take()
 
 
-async def test_a_held_permit_comes_back_when_the_block_fails() -> None:
-    permits = FairPermits(1)
-    held = []
-
-    async def fail() -> None:
-        async with permits.hold("a"):
-            held.append(permits.held)
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        await fail()
-    assert (held, permits.held) == ([1], 0)
-
-
 def test_less_than_one_permit_is_one_clear_error() -> None:
     with pytest.raises(ConfigError, match="starts must be at least 1, found 0"):
         FairPermits(0, name="starts")
