@@ -38,7 +38,7 @@ class FakeShell:
         return ExecResult(self.exit_code, kept, len(whole), len(whole) > room, self.timed_out, self.died, 0.5)
 
     async def exec(self, argv, /, **options):
-        raise NotImplementedError
+        raise AssertionError("the tool runs its command in the session, never on its own")
 
 
 async def shown(shell: FakeShell, made=execute_bash, deadline: float = float("inf"), **arguments):
