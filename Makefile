@@ -25,8 +25,7 @@ venv: $(VENV)/.stamp-dev ## the development environment, .venv
 $(VENV)/.stamp-dev: pyproject.toml requirements-dev.txt requirements-tokens.txt scripts/make-venv.sh
 	@scripts/make-venv.sh $(PYTHON) $(VENV)
 	echo "installing the development requirements into $(VENV)"
-	$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements-dev.txt
-	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps -r requirements-tokens.txt
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps -r requirements-dev.txt -r requirements-tokens.txt
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -44,15 +43,15 @@ demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 
 test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then those on real time
 	@scripts/ensure-bwrap.sh >/dev/null
 	status=0
-	$(PYTEST) -q -m "not slow" -n $(JOBS) --dist worksteal || status=$$?
-	$(PYTEST) -q -m slow || status=$$?
+	$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal || status=$$?
+	$(PYTEST) -q -m "slow and not servers" || status=$$?
 	exit $$status
 
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
-	@$(PYTEST) -q -m "not slow" -n $(JOBS) --dist worksteal
+	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal
 
 test-slow: $(VENV)/.stamp-dev ## the tests on real time: threads, processes, sockets
-	@$(PYTEST) -q -m slow
+	@$(PYTEST) -q -m "slow and not servers"
 
 lint: $(VENV)/.stamp-dev ## style, format, layers, types; runs all of them before it fails
 	@status=0

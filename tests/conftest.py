@@ -17,7 +17,7 @@ settings.load_profile(os.environ.get("AGENTKIT_HYPOTHESIS", "ci" if os.environ.g
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> object:
-    """Virtual time, made fresh for each test; real time where a test is marked `slow`."""
-    if request.node.get_closest_marker("slow") is not None:
+    """Virtual time, made fresh for each test; real time where a test is marked `slow` or `servers`."""
+    if any(request.node.get_closest_marker(mark) is not None for mark in ("slow", "servers")):
         return request.param
     return virtual_asyncio() if request.param == "asyncio" else virtual_trio()

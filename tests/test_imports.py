@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ("agentkit", "integrations/openai/agentkit_openai", "integrations/verl/agentkit_verl")
-CORE = {"agentkit", "agentkit_openai", "agentkit_verl", "anyio", "attr", "attrs", "cattr", "cattrs"}
+INTEGRATIONS = ("hf", "openai", "verl", "vllm")
+SHIPPED = ("agentkit", *(f"integrations/{name}/agentkit_{name}" for name in INTEGRATIONS))
+CORE = {"agentkit", *(f"agentkit_{name}" for name in INTEGRATIONS), "anyio", "attr", "attrs", "cattr", "cattrs"}
 LEFT_OUT = (
     "multiprocessing",
     "concurrent.futures.process",
@@ -44,7 +45,7 @@ def fresh(code: str) -> str:
 
 def imported_from_tree(code: str) -> str:
     """`fresh`, but of this tree (a copy of the repository must be tested, not the one that is installed)."""
-    paths = [str(ROOT), str(ROOT / "integrations/openai"), str(ROOT / "integrations/verl")]
+    paths = [str(ROOT), *(str(ROOT / "integrations" / name) for name in INTEGRATIONS)]
     return fresh(f"import sys; sys.path[:0] = {paths!r}\n{code}")
 
 
@@ -74,9 +75,9 @@ def test_import_starts_nothing_and_says_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["agentkit_openai", "agentkit_verl"])
+@pytest.mark.parametrize("package", [f"agentkit_{name}" for name in INTEGRATIONS])
 def test_integrations_import_without_their_extra(package: str):
-    heavy = ("aiohttp", "verl", "torch", "ray", "transformers", "openai")
+    heavy = ("aiohttp", "verl", "torch", "ray", "transformers", "openai", "vllm")
     code = f"import sys, {package}; print([name for name in {heavy!r} if name in sys.modules])"
     assert imported_from_tree(code) == "[]\n"
 

@@ -100,12 +100,13 @@ def test_wheel_holds_the_packages_and_nothing_else(tmp_path: Path):
         metadata = {name.partition("/")[2]: name for name in names if ".dist-info/" in name}
         entry_points = archive.read(metadata["entry_points.txt"]).decode()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"agentkit", "agentkit_openai", "agentkit_verl"}
+    integrations = ("hf", "openai", "verl", "vllm")
+    assert tops == {"agentkit", *(f"agentkit_{name}" for name in integrations)}
     assert {"agentkit/py.typed", "agentkit_openai/__init__.py", "agentkit_verl/__init__.py"} <= names
     shipped = {name for name in names if ".dist-info/" not in name and name.endswith(".py")}
     on_disk = {
         str(path.relative_to(base))
-        for base in (ROOT, ROOT / "integrations/openai", ROOT / "integrations/verl")
+        for base in (ROOT, *(ROOT / "integrations" / name for name in integrations))
         for top in tops
         for path in base.glob(f"{top}/**/*.py")
     }
