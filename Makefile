@@ -14,7 +14,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv demo test test-quick test-slow lint format bench mutants clean
+.PHONY: help venv demo test test-quick test-slow lint format docs bench mutants clean
 
 help: ## what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -66,6 +66,10 @@ lint: $(VENV)/.stamp-dev ## style, format, layers, types; runs all of them befor
 format: $(VENV)/.stamp-dev ## rewrites the sources as `make lint` wants them
 	@$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.stamp-dev ## the documentation as a site, in build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	echo "build/site/index.html"
 
 bench: $(VENV)/.stamp-dev ## all benchmarks, one after another; each prints machine, commit and spread
 	@for script in benchmarks/[a-z]*.py; do
