@@ -1,8 +1,23 @@
 """One generation: what the model pushes goes straight into the record, until the generation is over."""
 
+from collections.abc import Sequence
+
 from agentkit.actors._record import Record
 from agentkit.errors import ModelError, RolloutEnded
-from agentkit.protocols import FinishReason, TextChunk, TokenChunk
+from agentkit.protocols import (
+    CallFault,
+    FaultStatus,
+    Finish,
+    FinishReason,
+    Message,
+    TextChunk,
+    TokenChunk,
+    ToolCall,
+    with_id,
+)
+
+_CUT = "the answer was cut before the tool call ended, so the call was not run: write a shorter call"
+_NAMELESS = "nameless"
 
 
 class TokenGeneration:
@@ -101,5 +116,44 @@ class TextGeneration:
         self._closed = True
 
 
-NO_FINISH = FinishReason.ABORTED
-"""How a generation ended that did not come to its own end."""
+def attempts_of(finish: Finish, message: Message, turn: int) -> tuple[ToolCall | CallFault, ...]:
+    """What an API answer attempted to call, each attempt under an id of its own.
+
+    Where the model did not look into the calls itself, the last call of an answer that was cut is taken for cut too:
+    an API does not say where its calls ended, and half of a call must not run.
+    """
+    attempts = finish.attempts
+    if attempts is None:
+        attempts = message.tool_calls
+        if attempts and finish.reason is not FinishReason.STOP:
+            last = message.tool_calls[-1]
+            attempts = (*attempts[:-1], CallFault(FaultStatus.TRUNCATED, _CUT, name=last.name, id=last.id))
+    ids: list[str] = [attempt.id for attempt in attempts]
+    if "" not in ids and len(set(ids)) == len(ids):
+        return attempts
+    taken = set(ids)
+    kept: set[str] = set()
+    named: list[ToolCall | CallFault] = []
+    for number, attempt in enumerate(attempts):
+        call_id = attempt.id
+        if not call_id or call_id in kept:
+            call_id = f"call_{turn}_{number}"
+            while call_id in taken or call_id in kept:
+                call_id += "_"
+        kept.add(call_id)
+        named.append(attempt if call_id == attempt.id else with_id(attempt, call_id))
+    return tuple(named)
+
+
+def with_calls(message: Message, attempts: Sequence[ToolCall | CallFault]) -> Message:
+    """The message with one call for each attempt, so that on the wire every answer has the call that it answers.
+
+    A faulted attempt has no arguments that could be sent: what was written of them is in its fault.
+    """
+    calls = tuple(
+        attempt if isinstance(attempt, ToolCall) else ToolCall(attempt.id, attempt.name or _NAMELESS)
+        for attempt in attempts
+    )
+    if calls == message.tool_calls:
+        return message
+    return Message(message.role, message.content, calls, message.tool_call_id, message.name, message.reasoning)

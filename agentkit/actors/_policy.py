@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from agentkit.actors._generation import TextGeneration, TokenGeneration
+from agentkit.actors._generation import TextGeneration, TokenGeneration, attempts_of, with_calls
 from agentkit.actors._record import OpenTurn, Prefix, Record
 from agentkit.actors.agent import Agent
 from agentkit.errors import ConfigError, NotAppendable
@@ -237,17 +237,18 @@ class MessagePolicy:
 
     def begin(self, turn: OpenTurn, room: int) -> "Generation":
         """Collects the text of the answer."""
-        return _AnsweredText(self, room)
+        return _AnsweredText(self, turn.index, room)
 
 
 class _AnsweredText(TextGeneration):
-    __slots__ = ("_policy", "_room")
+    __slots__ = ("_policy", "_room", "_turn")
 
     full = False
 
-    def __init__(self, policy: MessagePolicy, room: int) -> None:
+    def __init__(self, policy: MessagePolicy, turn: int, room: int) -> None:
         super().__init__(policy.record)
         self._policy = policy
+        self._turn = turn
         self._room = room
 
     def ask(self, deadline: float) -> Ask:
@@ -263,10 +264,13 @@ class _AnsweredText(TextGeneration):
         return lambda: policy.model.sample_message(request, self.emit)
 
     def read(self, finish: Finish | None) -> Action:
-        said = None if finish is None else finish.message
-        if said is None:
+        if finish is None or finish.message is None:
             return Action(self.content, self.content, self.reasoning, finish=_reason(finish))
-        return Action(said.content, said.content, said.reasoning, said.tool_calls, _reason(finish))
+        said = finish.message
+        attempts = attempts_of(finish, said, self._turn)
+        return Action(said.content, said.content, said.reasoning, attempts, finish.reason)
 
     def said(self, action: Action, finish: Finish | None) -> Message:
-        return action.message() if finish is None or finish.message is None else finish.message
+        if finish is None or finish.message is None:
+            return action.message()
+        return with_calls(finish.message, action.attempts)

@@ -11,7 +11,8 @@ from typing import Protocol, TypeAlias, cast, runtime_checkable
 from attrs import field, frozen
 
 from agentkit.errors import ModelError
-from agentkit.protocols.messages import FinishReason, Json, Message, ToolSpec
+from agentkit.protocols.actions import CallFault
+from agentkit.protocols.messages import FinishReason, Json, Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import Renderer, ToolParser
 
 
@@ -34,10 +35,16 @@ class TextChunk:
 
 @frozen
 class Finish:
-    """How a generation ended. Message-level models give the whole answer as `message`."""
+    """How a generation ended. Message-level models give the whole answer as `message`.
+
+    `attempts` is for a message-level model that looked into the calls itself: those that can run, and a `CallFault` for
+    each that cannot, in the order written. With None they are the message's `tool_calls`, of which the last does not
+    run where the answer was cut. Ids that are empty or repeated are replaced.
+    """
 
     reason: FinishReason = FinishReason.STOP
     message: Message | None = None
+    attempts: tuple[ToolCall | CallFault, ...] | None = None
 
     def __attrs_post_init__(self) -> None:
         reason, message = cast("object", self.reason), cast("object", self.message)  # as user code built it
@@ -45,6 +52,13 @@ class Finish:
             raise ModelError(
                 f"a Finish has a FinishReason and a Message or None, found {self.reason!r} and {self.message!r:.200}"
             )
+        attempts = cast("object", self.attempts)
+        if attempts is None:
+            return
+        if not isinstance(attempts, tuple) or not all(isinstance(each, ToolCall | CallFault) for each in attempts):
+            raise ModelError(f"the attempts of a Finish are a tuple of ToolCall and CallFault, found {attempts!r:.200}")
+        if message is None:
+            raise ModelError("a Finish with attempts needs the message that made them, found None")
 
 
 EmitTokens: TypeAlias = Callable[[TokenChunk], None]

@@ -5,9 +5,19 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from agentkit import Agent, Budget, ExitReason, ModelError, OutcomePolicy, Pool, RolloutEnded, Task
+from agentkit import Agent, Budget, ExitReason, ModelError, OutcomePolicy, Pool, RolloutEnded, Task, ToolCall
 from agentkit.models import ScriptedMessageModel, ScriptedModel
-from agentkit.protocols import Finish, TextChunk, TokenChunk
+from agentkit.protocols import (
+    CallFault,
+    FaultStatus,
+    Finish,
+    FinishReason,
+    Message,
+    ObservationStatus,
+    TextChunk,
+    TokenChunk,
+    assistant,
+)
 from agentkit.testing import FakeTool, hide_behind_a_shield
 
 CALL = '<tool_call>\n{"name": "work", "arguments": {}}\n</tool_call>'
@@ -162,3 +172,77 @@ async def test_a_request_says_how_much_of_its_prompt_is_new() -> None:
     starts = [turn.start for turn in trajectory.turns]
     stops = [0, *(turn.stop for turn in trajectory.turns)]
     assert seen == [(start - stop, start) for start, stop in zip(starts, stops, strict=False)]
+
+
+class Answers:
+    """A message-level model that gives its finishes one after another, and keeps each history it was shown."""
+
+    def __init__(self, *finishes: Finish) -> None:
+        self.finishes = list(finishes)
+        self.seen: list[list[Message]] = []
+
+    async def sample_message(self, request, emit):
+        self.seen.append(list(request.messages))
+        return self.finishes[len(self.seen) - 1]
+
+
+def work(done: list[object]) -> FakeTool:
+    async def body(arguments: object) -> str:
+        done.append(arguments)
+        return "worked"
+
+    return FakeTool("work", body)
+
+
+async def test_a_malformed_call_of_an_api_answer_is_a_format_error_with_a_partner_in_the_history() -> None:
+    done: list[object] = []
+    fault = CallFault(FaultStatus.INVALID_JSON, "Infinity is no JSON value", "Infinity", "work", "b")
+    nameless = CallFault(FaultStatus.MISSING_NAME, "missing name", "{}", None, "c")
+    attempts = (ToolCall("a", "work", {}), fault, nameless)
+    model = Answers(Finish(message=assistant("Both."), attempts=attempts), Finish(message=assistant("done")))
+    trajectory = await Agent(model, tools=[work(done)]).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FINISHED
+    assert trajectory.turns[0].action.attempts == attempts
+    observed = [(each.call_id, each.status, each.content) for each in trajectory.turns[0].observations]
+    assert observed == [
+        ("a", ObservationStatus.OK, "worked"),
+        ("b", ObservationStatus.FORMAT_ERROR, "Tool call failed: Infinity is no JSON value"),
+        ("c", ObservationStatus.FORMAT_ERROR, "Tool call failed: missing name"),
+    ]
+    assert done == [{}]
+    said, *answers = model.seen[1][1:]
+    assert said == assistant(
+        "Both.", ToolCall("a", "work", {}), ToolCall("b", "work", {}), ToolCall("c", "nameless", {})
+    )
+    assert [answer.tool_call_id for answer in answers] == ["a", "b", "c"]
+
+
+async def test_answers_of_nothing_but_malformed_calls_reach_the_limit_of_format_errors() -> None:
+    fault = CallFault(FaultStatus.BAD_ARGUMENTS, "arguments must be an object", "[]", "work", "a")
+    model = Answers(*[Finish(message=assistant(""), attempts=(fault,))] * 9)
+    trajectory = await Agent(model, budget=Budget(max_format_errors=3)).run("Go.")
+    assert trajectory.exit_reason is ExitReason.FORMAT_ERRORS
+    assert len(trajectory.turns) == 3
+
+
+async def test_the_last_call_of_an_api_answer_that_was_cut_does_not_run() -> None:
+    done: list[object] = []
+    said = assistant("", ToolCall("a", "work"), ToolCall("b", "work"))
+    model = Answers(Finish(FinishReason.LENGTH, said), Finish(FinishReason.STOP, said), Finish(message=assistant("x")))
+    trajectory = await Agent(model, tools=[work(done)]).run("Go.")
+    statuses = [[each.status for each in turn.observations] for turn in trajectory.turns]
+    assert statuses == [[ObservationStatus.OK, ObservationStatus.FORMAT_ERROR], [ObservationStatus.OK] * 2, []]
+    cut = trajectory.turns[0].action.faults[0]
+    assert (cut.status, cut.name, cut.id) == (FaultStatus.TRUNCATED, "work", "b")
+    assert len(done) == 3
+
+
+async def test_calls_of_an_api_answer_have_ids_of_their_own() -> None:
+    calls = (ToolCall("", "work"), ToolCall("x", "work"), ToolCall("x", "work"), ToolCall("call_0_0", "work"))
+    model = Answers(Finish(message=assistant("", *calls)), Finish(message=assistant("done")))
+    trajectory = await Agent(model, tools=[work([])]).run("Go.")
+    ids = [attempt.id for attempt in trajectory.turns[0].action.attempts]
+    assert ids == ["call_0_0_", "x", "call_0_2", "call_0_0"]
+    assert [each.call_id for each in trajectory.turns[0].observations] == ids
+    said, *answers = model.seen[1][1:]
+    assert [each.id for each in said.tool_calls] == ids == [answer.tool_call_id for answer in answers]

@@ -3,7 +3,7 @@
 import pytest
 
 from agentkit import ConfigError, Message, ModelError, Observation, Task, ToolError, user
-from agentkit.protocols import Finish, FinishReason, as_message
+from agentkit.protocols import CallFault, FaultStatus, Finish, FinishReason, ToolCall, as_message
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,17 @@ def test_a_finish_has_a_reason_and_a_message(wrong) -> None:
     with pytest.raises(ModelError, match="a Finish has a FinishReason and a Message or None"):
         Finish(**wrong)
     assert Finish(FinishReason.LENGTH, user("x")).message == user("x")
+
+
+def test_the_attempts_of_a_finish_are_calls_and_faults_of_a_message() -> None:
+    said, fault = user("x"), CallFault(FaultStatus.MALFORMED, "no")
+    assert Finish(message=said).attempts is None
+    assert Finish(message=said, attempts=(ToolCall("a", "b"), fault)).attempts == (ToolCall("a", "b"), fault)
+    for wrong in ([fault], (fault, None), fault, "ab"):
+        with pytest.raises(ModelError, match="the attempts of a Finish are a tuple of ToolCall and CallFault"):
+            Finish(message=said, attempts=wrong)
+    with pytest.raises(ModelError, match="needs the message that made them"):
+        Finish(attempts=())
 
 
 @pytest.mark.parametrize("wrong", [{"content": None}, {"content": b"raw"}, {"content": "x", "status": "ok"}])
