@@ -29,13 +29,18 @@ class _Group:
 
 
 class Run:
-    """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving ends what is left."""
+    """Trajectories of a pool as they finish. Iterate it, await it, or enter it so that leaving ends what is left.
+
+    `drain` lets what has begun go on to its end, `cancel` does not.
+    """
 
     def __init__(self, pool: "Pool", source: Source) -> None:
         self._pool = pool
         self._source = source
         self._groups: dict[str, _Group] = {}
         self._scope = anyio.CancelScope()
+        self._taking = anyio.CancelScope()
+        self._exhausted = False
         self._receive: MemoryObjectReceiveStream[Trajectory] | None = None
         self._ended = anyio.Event()
         self._error: BaseException | None = None
@@ -69,16 +74,33 @@ class Run:
         self._scope.cancel()
         self._stream().close()
 
+    def drain(self) -> None:
+        """Take no more tasks and begin no more of their rollouts: what has begun ends as it would, then the iteration.
+
+        A group that has begun keeps only the rollouts that have begun too; a later run with the same sink makes the
+        others. A replacement stands in for a rollout that has begun, so it is still made.
+        """
+        self._taking.cancel()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every task of the source was taken and every rollout of it begun; False after a `drain` before."""
+        return self._exhausted
+
     async def groups(self) -> AsyncIterator[tuple[Trajectory, ...]]:
         """All rollouts of a task together, replacements included, as groups complete; instead of iterating the run.
 
-        A group that was partly sealed by an earlier run holds the rest of it.
+        A group that was partly sealed by an earlier run holds the rest of it, and one that was cut short by `drain`
+        what had begun; those come last.
         """
         async for trajectory in self:
             group = self._groups[trajectory.task_id]
             group.taken.append(trajectory)
             if len(group.taken) == group.expected:
                 del self._groups[trajectory.task_id]
+                yield tuple(group.taken)
+        for group in list(self._groups.values()):
+            if group.taken:
                 yield tuple(group.taken)
 
     async def _collect(self) -> list[Trajectory]:
@@ -102,19 +124,27 @@ class Run:
             self._ended.set()
 
     async def _feed_all(self, send: MemoryObjectSendStream[Trajectory]) -> None:
-        sealed, seen = self._pool.sealed(), set[str]()
         async with anyio.create_task_group() as rollouts, self._source as source:
             try:
-                async for task in source:
-                    if task.id in seen:
-                        raise ConfigError(
-                            f"two tasks of one run have the id {task.id!r}: ids name groups and rollouts, "
-                            "make them unique"
-                        )
-                    seen.add(task.id)
-                    await self._feed_group(rollouts, send, task, sealed)
+                with self._taking:
+                    await self._take_all(rollouts, source, send)
             except Exception as error:  # what runs goes on; the consumer hears of it at the end
                 self._error = error
+
+    async def _take_all(self, rollouts: TaskGroup, source: Source, send: MemoryObjectSendStream[Trajectory]) -> None:
+        sealed, seen = self._pool.sealed(), set[str]()
+        while not self._taking.cancel_called:  # asked here, too: a list gives its tasks without an await
+            try:
+                task = await anext(source)
+            except StopAsyncIteration:
+                self._exhausted = True
+                return
+            if task.id in seen:
+                raise ConfigError(
+                    f"two tasks of one run have the id {task.id!r}: ids name groups and rollouts, make them unique"
+                )
+            seen.add(task.id)
+            await self._feed_group(rollouts, send, task, sealed)
 
     async def _feed_group(
         self,
@@ -134,6 +164,10 @@ class Run:
             except BaseException:
                 self._pool.release(task.id, index)
                 raise
+            if self._taking.cancel_called:  # in the same turn of the loop in which the permit came
+                self._pool.live.release()
+                self._pool.release(task.id, index)
+                return
             rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
             await anyio.lowlevel.checkpoint()  # thousands at once must not hold up those that run
 
