@@ -1,5 +1,6 @@
 """Many rollouts at once: limits, fairness, back-pressure, groups, and one place where all of it ends."""
 
+import inspect
 import logging
 import math
 from collections.abc import (
@@ -46,6 +47,9 @@ class Resumable(Protocol):
 class Pool:
     """Runs an agent's rollouts concurrently; `async with` bounds their lives.
 
+    `agent_of`, if given, says which agent works on a task instead; it is asked once for each task of a run, so that all
+    rollouts of a group, retries and replacements included, have the same. It must be quick, and not async.
+
     `max_rollouts` limits live rollouts, `max_starts` envs that start at once, `max_generations` requests to the model;
     permits are handed out fairly across groups. `group_size` rollouts are made of each task. Leaving the block cancels
     what is left, seals it, closes every env, and logs what could not be ended (`stuck`).
@@ -60,7 +64,10 @@ class Pool:
         max_generations: float = math.inf,
         group_size: int = 1,
         sink: Sink | None = None,
+        agent_of: Callable[[Task], Agent] | None = None,
     ) -> None:
+        if agent_of is not None and (not callable(agent_of) or inspect.iscoroutinefunction(agent_of)):
+            raise ConfigError(f"pool.agent_of must be a function of a task, not async, found {agent_of!r}")
         if group_size < 1:
             raise ConfigError(f"pool.group_size must be at least 1, found {group_size!r}")
         if sink is not None and not isinstance(sink, Sink):
@@ -70,6 +77,7 @@ class Pool:
             )
         self._id, self._requests = token_hex(4), count()
         self.agent = agent
+        self._agent_of = agent_of
         self.group_size = group_size
         self.live = FairPermits(max_rollouts, name="pool.max_rollouts")
         self._reports: list[str] = []
@@ -132,15 +140,17 @@ class Pool:
         """Start one rollout now, past `max_rollouts`, and give a handle on it. A string is a user message.
 
         Raises:
-            ConfigError: the pool is not entered or already left, or this rollout is under way or sealed.
+            ConfigError: the pool is not entered or already left, this rollout is under way or sealed, or `agent_of`
+                gave no agent.
         """
         self._open_group()
         if isinstance(task, str):
             task = as_task(task, next(self._numbers))
         if (task.id, index) in self.sealed():
             raise ConfigError(f"rollout {task.id}#{index} is sealed in the sink: give another task id or index")
+        agent = self.agent_of(task)
         self.claim(task.id, index)
-        actor = self.actor(task, index)
+        actor = self.actor(agent, task, index)
         self.spawn(self._run_started, actor, name=f"rollout {actor.key}")
         return actor
 
@@ -164,11 +174,24 @@ class Pool:
         """Note that a rollout has ended."""
         self._under_way.discard((task_id, index))
 
-    def actor(self, task: Task, index: int, *, replaces: int | None = None) -> Actor:
+    def agent_of(self, task: Task) -> Agent:
+        """The agent that works on `task`.
+
+        Raises:
+            ConfigError: the pool was given a function for this, and it returned something else.
+        """
+        if self._agent_of is None:
+            return self.agent
+        agent: object = self._agent_of(task)
+        if not isinstance(agent, Agent):
+            raise ConfigError(f"pool.agent_of must return an Agent for task {task.id!r}, found {agent!r:.200}")
+        return agent
+
+    def actor(self, agent: Agent, task: Task, index: int, *, replaces: int | None = None) -> Actor:
         """A handle on a rollout that is not running yet; `Pool.start` is what you want."""
         sink: object = self._services.sink
         first = sink.next_attempt(task.id, index) if isinstance(sink, Resumable) else 0
-        return Actor(self._services, self.agent, task, index, first_attempt=first, replaces=replaces)
+        return Actor(self._services, agent, task, index, first_attempt=first, replaces=replaces)
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, object]], *args: object, name: str) -> None:
         """Run `function(*args)` until the pool is left.

@@ -10,6 +10,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from attrs import define, field
 
 from agentkit.actors._source import Source
+from agentkit.actors.agent import Agent
 from agentkit.errors import ConfigError
 from agentkit.protocols import Outcome, Task, Trajectory
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 class _Group:
     """The rollouts of one task: replacements get the indices after those of the group."""
 
+    agent: Agent
     next_index: int
     replacements_left: int
     expected: int = 0
@@ -154,9 +156,11 @@ class Run:
         sealed: Container[tuple[str, int]],
     ) -> None:
         indices = [index for index in range(self._pool.group_size) if (task.id, index) not in sealed]
-        group = _Group(self._pool.group_size, self._pool.agent.outcomes.replacements, len(indices))
-        if indices:
-            self._groups[task.id] = group
+        if not indices:
+            return
+        agent = self._pool.agent_of(task)
+        group = _Group(agent, self._pool.group_size, agent.outcomes.replacements, len(indices))
+        self._groups[task.id] = group
         for index in indices:
             self._pool.claim(task.id, index)
             try:
@@ -182,7 +186,7 @@ class Run:
     ) -> None:
         """Run one rollout; it holds a live permit already, until its trajectory is taken."""
         try:
-            trajectory = await self._pool.actor(task, index, replaces=replaces).run()
+            trajectory = await self._pool.actor(group.agent, task, index, replaces=replaces).run()
             if trajectory.outcome is Outcome.REPLACE and group.replacements_left:
                 group.replacements_left -= 1
                 group.expected += 1
