@@ -66,8 +66,8 @@ class Pool:
         sink: Sink | None = None,
         agent_of: Callable[[Task], Agent] | None = None,
     ) -> None:
-        if agent_of is not None and (not callable(agent_of) or inspect.iscoroutinefunction(agent_of)):
-            raise ConfigError(f"pool.agent_of must be a function of a task, not async, found {agent_of!r}")
+        if inspect.iscoroutinefunction(agent_of):
+            raise ConfigError(f"pool.agent_of must be a function of a task that is not async, found {agent_of!r}")
         if group_size < 1:
             raise ConfigError(f"pool.group_size must be at least 1, found {group_size!r}")
         if sink is not None and not isinstance(sink, Sink):

@@ -109,5 +109,5 @@ async def test_an_async_agent_of_is_refused_at_once() -> None:
     async def agent_of(task: Task) -> Agent:
         return Agent(Says("never"))
 
-    with pytest.raises(ConfigError, match="not async"):
+    with pytest.raises(ConfigError, match="that is not async"):
         Pool(Agent(Says("x")), agent_of=agent_of)  # type: ignore[arg-type]
