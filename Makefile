@@ -8,13 +8,14 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3.11
 VENV := .venv
 DEMO_VENV := .venv-demo
+SERVERS_VENV := .venv-servers
 BIN := $(VENV)/bin
 PIP_FLAGS := --disable-pip-version-check --quiet
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv demo test test-quick test-slow lint format docs bench mutants clean
+.PHONY: help venv venv-servers demo test test-quick test-slow test-servers lint format docs bench mutants clean
 
 help: ## what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -46,6 +47,20 @@ test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then th
 	$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal || status=$$?
 	$(PYTEST) -q -m "slow and not servers" || status=$$?
 	exit $$status
+
+# vLLM wants an older transformers than the development environment has, and brings 3 GB.
+$(SERVERS_VENV)/.stamp: pyproject.toml requirements-servers.txt scripts/make-venv.sh scripts/make-servers-venv.sh
+	@scripts/make-venv.sh $(PYTHON) $(SERVERS_VENV)
+	echo "installing vLLM and what its tests need into $(SERVERS_VENV)"
+	scripts/make-servers-venv.sh $(SERVERS_VENV)
+	touch $@
+
+venv-servers: $(SERVERS_VENV)/.stamp ## the environment of test-servers, .venv-servers: vLLM for CPUs, torch, transformers
+
+# Contracts run in `make test` as well, on recorded replies; here the same assertions meet the server itself.
+SERVER_TESTS = $(wildcard tests/servers tests/integrations/hf tests/integrations/vllm tests/integrations/*/test_*contract.py)
+test-servers: $(SERVERS_VENV)/.stamp ## the tests that want a real vLLM server or engine; starts and ends its own
+	@$(SERVERS_VENV)/bin/python -m pytest -q -p tests.servers.plugin -m "servers or slow" $(SERVER_TESTS) $(ARGS)
 
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
 	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal
@@ -81,5 +96,5 @@ mutants: $(VENV)/.stamp-dev ## plants each defect of tests/mutants/*.toml and ch
 	@$(BIN)/python tests/mutants/run.py $(ARGS)
 
 clean: ## removes environments, caches and build outputs
-	@rm -rf $(VENV) $(DEMO_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(DEMO_VENV) $(SERVERS_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
