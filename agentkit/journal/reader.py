@@ -11,6 +11,7 @@ from typing import Any, Self
 from attrs import frozen
 
 from agentkit.errors import InvariantError
+from agentkit.journal.blobs import pack_tokens
 from agentkit.journal.codec import Codec, Text, decode_text, encode_text
 from agentkit.journal.database import journal_path, open_reading, sqlite_errors
 from agentkit.journal.errors import JournalError
@@ -96,25 +97,27 @@ class JournalReader:
         for task_id, index, attempt, reason, *rest in self._all(_SUMMARIES):
             yield Summary(RolloutKey(decode_text(task_id), index, attempt), ExitReason(reason), *rest)
 
-    def trajectories(self) -> Iterator[Trajectory]:
+    def trajectories(self, *, tokens: bool = True) -> Iterator[Trajectory]:
         """Every trajectory sealed by now, in the order sealed; one in memory at a time.
+
+        Without `tokens` their chains have spans but neither ids, mask nor log-probabilities, and are not even read.
 
         Raises:
             JournalError: the file cannot be read or a record is damaged.
         """
         # By rollout, not by row: a repeated rollout gets another row meanwhile, but always has one.
         for task_id, index in self._all("SELECT task_id, sample_index FROM trajectories ORDER BY id"):
-            trajectory = self._trajectory(task_id, index)
+            trajectory = self._trajectory(task_id, index, tokens=tokens)
             if trajectory is not None:
                 yield trajectory
 
-    def trajectory(self, task_id: str, index: int) -> Trajectory | None:
-        """The trajectory of a rollout, None where it is not sealed.
+    def trajectory(self, task_id: str, index: int, *, tokens: bool = True) -> Trajectory | None:
+        """The trajectory of a rollout, None where it is not sealed; `tokens` as for `trajectories`.
 
         Raises:
             JournalError: the file cannot be read or the record is damaged.
         """
-        return self._trajectory(encode_text(task_id), index)
+        return self._trajectory(encode_text(task_id), index, tokens=tokens)
 
     def unfinished(self) -> tuple[Unfinished, ...]:
         """The newest attempt of every rollout, where it is not sealed, in the order begun.
@@ -127,6 +130,16 @@ class JournalReader:
         with self._snapshot():
             return tuple(map(self._unfinished, self._all(_UNFINISHED)))
 
+    def unfinished_keys(self) -> tuple[RolloutKey, ...]:
+        """The newest attempt of every rollout, where it is not sealed, in the order begun; nothing else of it is read.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        return tuple(
+            RolloutKey(decode_text(task_id), index, attempt) for _, task_id, index, attempt in self._all(_UNFINISHED)
+        )
+
     def next_attempt(self, task_id: str, index: int) -> int:
         """The number for the next attempt at a rollout: 0 where none has begun.
 
@@ -138,15 +151,15 @@ class JournalReader:
         )
         return 0 if newest is None else int(newest) + 1
 
-    def _trajectory(self, task_id: Text, index: int) -> Trajectory | None:
+    def _trajectory(self, task_id: Text, index: int, *, tokens: bool) -> Trajectory | None:
         with self._snapshot():
             found = self._all(_TRAJECTORY, task_id, index)
             if not found:
                 return None
             ((row_id, record),) = found
-            rows = self._all("SELECT tokens FROM chains WHERE trajectory_id=? ORDER BY ordinal", row_id)
+            rows = self._all(_TOKENS if tokens else _NO_TOKENS, row_id)
         try:
-            return self._codec.decode_trajectory(record, [blob for (blob,) in rows])
+            return self._codec.decode_trajectory(record, [blob or _EMPTY for (blob,) in rows])
         except JournalError as error:
             raise JournalError(f"trajectory {row_id} of journal {str(self.path)!r}: {error}") from error
 
@@ -181,6 +194,9 @@ class JournalReader:
 
 _SEALED = f"SELECT task_id, sample_index, {ENDING} FROM trajectories"  # noqa: S608
 _TRAJECTORY = "SELECT id, record FROM trajectories WHERE task_id=? AND sample_index=?"
+_TOKENS = "SELECT tokens FROM chains WHERE trajectory_id=? ORDER BY ordinal"
+_NO_TOKENS = "SELECT NULL FROM chains WHERE trajectory_id=?"
+_EMPTY = pack_tokens(b"", b"", b"")
 _SUMMARIES = """
 SELECT task_id, sample_index, attempt, exit_reason, blame, grade, score, outcome, turns, tokens, sampled, seconds
 FROM trajectories ORDER BY id

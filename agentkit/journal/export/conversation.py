@@ -1,0 +1,105 @@
+"""A trajectory as the conversation it was, in OpenAI messages, from the record alone.
+
+Messages are those of the record, verbatim: the prompt, then for each turn what the parser made of the sampled text and
+the observations that it caused. Nothing is ever parsed back from decoded tokens.
+
+The record holds no message that a loop or a user said between two turns (`rollout.observe`, a mailbox), nor those of a
+history that was rewritten (`rollout.rewrite`): those are in the chains as tokens only. Where that can be told,
+`Conversation.gaps` says so.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+from attrs import frozen
+
+from agentkit.journal.export.text import arguments_of, clean, dumps
+from agentkit.protocols import Action, Message, ToolCall, Trajectory
+
+Reasoning: TypeAlias = Literal["field", "inline", "drop"]
+"""Where reasoning goes: into `reasoning_content`, into the content between `<think>` tags, or nowhere."""
+
+Arguments: TypeAlias = Literal["string", "object"]
+"""Arguments of calls: a JSON text, as the OpenAI API has it, or an object, as most chat templates want it."""
+
+_NAMELESS = "nameless"
+
+
+@frozen
+class Conversation:
+    """OpenAI messages, and what the record lacks of them: empty where it is the whole conversation."""
+
+    messages: tuple[dict[str, Any], ...]
+    gaps: tuple[str, ...]
+
+
+def conversation(
+    trajectory: Trajectory, *, reasoning: Reasoning = "field", arguments: Arguments = "string"
+) -> Conversation:
+    """The messages of a trajectory, without those of its sub-agents.
+
+    Every answer to a call has its call: where the policy wrote one that could not be parsed, its arguments are empty.
+    """
+    said = (_message(each, reasoning, arguments) for each in _said(trajectory))
+    return Conversation(tuple(said), tuple(_gaps(trajectory)))
+
+
+def malformed_calls(trajectory: Trajectory) -> int:
+    """How many calls the policy wrote that could not be parsed, and so have no OpenAI form."""
+    return sum(len(turn.action.faults) for turn in trajectory.turns)
+
+
+def openai_message(
+    message: Message, *, reasoning: Reasoning = "field", arguments: Arguments = "string"
+) -> dict[str, Any]:
+    """One message in OpenAI form; lone surrogates become U+FFFD."""
+    return _message(message, reasoning, arguments)
+
+
+def _said(trajectory: Trajectory) -> Iterator[Message]:
+    yield from trajectory.prompt
+    for turn in trajectory.turns:
+        yield _answer(turn.action)
+        for observation in turn.observations:
+            yield observation.message()
+
+
+def _answer(action: Action) -> Message:
+    calls = tuple(
+        attempt if isinstance(attempt, ToolCall) else ToolCall(attempt.id, attempt.name or _NAMELESS)
+        for attempt in action.attempts
+    )
+    return Message("assistant", action.content, calls, reasoning=action.reasoning)
+
+
+def _gaps(trajectory: Trajectory) -> Iterator[str]:
+    if len(trajectory.chains) > 1:
+        yield "the history was rewritten"
+    if any(not turn.observations for turn in trajectory.turns[:-1]):
+        yield "something was said between two turns"
+
+
+def _message(message: Message, reasoning: Reasoning, arguments: Arguments) -> dict[str, Any]:
+    content, thought = clean(message.content), message.reasoning
+    if thought and reasoning == "inline":
+        content = f"<think>\n{clean(thought)}\n</think>\n\n{content}"
+    said: dict[str, Any] = {"role": message.role, "content": content}
+    if thought and reasoning == "field":
+        said["reasoning_content"] = clean(thought)
+    if message.tool_calls:
+        said["tool_calls"] = [_call(call, arguments) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = clean(message.tool_call_id)
+    if message.name is not None:
+        said["name"] = clean(message.name)
+    return said
+
+
+def _call(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
+    plain = arguments_of(call.arguments)
+    given = dumps(plain) if arguments == "string" else plain
+    return {
+        "id": clean(call.id),
+        "type": "function",
+        "function": {"name": clean(call.name), "arguments": given},
+    }
