@@ -15,22 +15,20 @@ from urllib.parse import quote, urlsplit
 
 import anyio
 
-from agentkit.errors import ConfigError, ModelError
+from agentkit.errors import ConfigError, InvariantError, ModelError
 from agentkit.extras import require
+from agentkit_openai.events import ERROR_BYTES, EventStream, read_bounded
 from agentkit_openai.faults import fault_of_reply, plain
 from agentkit_openai.retry import retry_after_s
 from agentkit_openai.slots import Slots
-from agentkit_openai.sse import SSEDecoder
 
 if TYPE_CHECKING:
     import aiohttp
 
-_ERROR_BYTES = 64 << 10
 _REPLY_BYTES = 16 << 20
 _READ_BYTES = 64 << 10
 _SPARE_FILES = 128  # for everything else that the process has open
 _KEEPALIVE_S = 4.0  # below uvicorn's 5 s: a connection that the server is about to close is not used again
-_DRAIN_S = 1.0
 _HEADER_SAFE = "!#$&'()*+,-./:;=?@[]_~|"
 
 
@@ -138,9 +136,19 @@ class Transport:
             with anyio.CancelScope(shield=True):
                 await session.close()
 
-    def stream(self, path: str, body: Sequence[bytes], *, headers: Mapping[str, str] | None = None) -> "EventStream":
-        """The events with which the server answers a POST of `body`, the pieces of one JSON text, once entered."""
-        return EventStream(self, path, body, headers or {})
+    def stream(
+        self,
+        path: str,
+        body: Sequence[bytes],
+        *,
+        headers: Mapping[str, str] | None = None,
+        event_bytes: int = 4 << 20,
+    ) -> EventStream:
+        """The events with which the server answers a POST of `body`, the pieces of one JSON text, once entered.
+
+        No event may be larger than `event_bytes`.
+        """
+        return EventStream(self, path, body, headers or {}, event_bytes)
 
     async def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
         """The JSON object with which the server answers a POST of `body`.
@@ -205,19 +213,13 @@ class Transport:
             )
         where = f"{method} {url}"
         try:
-            response = await session.request(
-                method,
-                url,
-                data=None if body is None else pieces_payload(body),
-                headers=headers,
-                allow_redirects=False,
-            )
+            response = await self._send(session, method, url, body, headers)
         except Exception as error:
             raise self.lost(error, where=where) from error
         if response.status == 200:
             return response
         try:
-            content = await read_bounded(response, _ERROR_BYTES, where=where, cut=True)
+            content = await read_bounded(response, ERROR_BYTES, where=where, cut=True)
         finally:
             response.close()
         raise fault_of_reply(
@@ -228,6 +230,26 @@ class Transport:
             secrets=self._secrets,
         )
 
+    async def _send(
+        self,
+        session: "aiohttp.ClientSession",
+        method: str,
+        url: str,
+        body: Sequence[bytes] | None,
+        headers: Mapping[str, str],
+    ) -> "aiohttp.ClientResponse":
+        """The head of the reply. A kept connection that the server was just closing gets one more try, at once."""
+        aiohttp = aiohttp_module()
+        for is_last in (False, True):
+            data = None if body is None else pieces_payload(body)
+            try:
+                return await session.request(method, url, data=data, headers=headers, allow_redirects=False)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if is_last or isinstance(error, aiohttp.ClientConnectorError):
+                    raise
+            await asyncio.sleep(0)  # for the loop to notice which other kept connections are closed
+        raise InvariantError("the tries have no end")
+
     def lost(self, error: Exception, *, where: str) -> Exception:
         """What a fault of the connection is for the caller; any other error is itself."""
         aiohttp = aiohttp_module()
@@ -235,138 +257,6 @@ class Transport:
             return error
         said = plain(str(error), secrets=self._secrets)
         return ModelError(f"{where}: {type(error).__name__}: {said or 'the connection broke'}", retryable=True)
-
-
-class EventStream:
-    """The events of one answer: enter, iterate, leave. Leaving before the end closes the connection.
-
-    Iterating gives the data of each event as bytes, and ends at `[DONE]` or where the server ends the body: `is_done`
-    tells which.
-    """
-
-    __slots__ = ("_body", "_decoder", "_events", "_headers", "_next", "_path", "_response", "_transport", "is_done")
-
-    def __init__(self, transport: Transport, path: str, body: Sequence[bytes], headers: Mapping[str, str]) -> None:
-        self._transport = transport
-        self._path = path
-        self._body = body
-        self._headers = headers
-        self._decoder = SSEDecoder()
-        self._events: list[bytes] = []
-        self._next = 0
-        self._response: aiohttp.ClientResponse | None = None
-        self.is_done = False
-
-    async def __aenter__(self) -> Self:
-        """Wait for a connection, send the request, and read the head of the answer.
-
-        Raises:
-            ContextOverflow: the server says that the prompt leaves no room.
-            ModelError: no connection, a refusal, or an answer that is no stream of events.
-        Cancellation: the connection is closed.
-        """
-        transport = self._transport
-        await transport.slots.acquire()
-        try:
-            response = await transport.open("POST", self._path, self._body, self._headers)
-            if response.content_type != "text/event-stream":
-                try:
-                    content = await read_bounded(response, _ERROR_BYTES, where=self.where, cut=True)
-                finally:
-                    response.close()
-                said = plain(content.decode("utf-8", "replace"), secrets=transport.secrets)
-                raise ModelError(
-                    f"{self.where}: expected a stream of events, found {plain(response.content_type)!r}: {said}"
-                )
-        except BaseException:
-            transport.slots.release()
-            raise
-        self._response = response
-        return self
-
-    @property
-    def where(self) -> str:
-        """The request, for messages."""
-        return f"POST {self._transport.url(self._path)}"
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Give the connection back if the answer was read to its end, else close it.
-
-        Cancellation: it is closed.
-        """
-        response, self._response = self._response, None
-        if response is None:
-            return
-        try:
-            if self.is_done and kind is None and not response.content.at_eof():
-                # The end of the body comes in a packet of its own after [DONE]; without it, the connection is lost to
-                # the next request.
-                with anyio.move_on_after(_DRAIN_S):
-                    while await response.content.readany():
-                        pass
-        except Exception:  # noqa: S110  # all that was wanted has come: the connection is closed below
-            pass
-        finally:
-            if response.content.at_eof():
-                response.release()
-            else:
-                response.close()
-            self._transport.slots.release()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """The next event's data.
-
-        Raises:
-            ModelError: the connection broke, or an event is too large.
-        Cancellation: nothing is lost; leave the stream.
-        """
-        while self._next >= len(self._events):
-            if self.is_done or not await self._read():
-                raise StopAsyncIteration
-        event = self._events[self._next]
-        self._next += 1
-        if event == b"[DONE]":
-            self.is_done = True
-            raise StopAsyncIteration
-        return event
-
-    async def _read(self) -> bool:
-        response = self._response
-        if response is None:
-            raise ModelError(f"{self.where}: the stream is not open")
-        try:
-            data = await response.content.readany()
-        except Exception as error:
-            raise self._transport.lost(error, where=self.where) from error
-        self._events, self._next = self._decoder.feed(data), 0
-        return bool(data)
-
-
-async def read_bounded(response: "aiohttp.ClientResponse", limit_bytes: int, *, where: str, cut: bool = False) -> bytes:
-    """The body of `response`. One that goes on past `limit_bytes` is cut there, or refused.
-
-    Raises:
-        ModelError: the body is too large, or the connection broke.
-    Cancellation: what was read is dropped.
-    """
-    aiohttp = aiohttp_module()
-    content = bytearray()
-    try:
-        while data := await response.content.readany():
-            content += data
-            if len(content) > limit_bytes:
-                if cut:
-                    break
-                raise ModelError(f"{where}: the answer is larger than {limit_bytes} bytes")
-    except (aiohttp.ClientError, OSError) as error:
-        if not cut:
-            raise ModelError(f"{where}: {type(error).__name__} in the middle of the answer", retryable=True) from error
-    return bytes(content[:limit_bytes])
 
 
 def header_value(text: str) -> str:
