@@ -16,7 +16,7 @@ grade          status, score, turns, tokens, metrics, blame, error; null where t
 timings        queued_s, setup_s, generation_s, tool_s, reward_s, total_s: seconds
 attempts       those given up before: number, exit_reason, error, seconds
 policy_versions  [lowest, highest], null where none is known
-chains         token_ids, response_mask, logprobs (float32, exact), spans [start, stop, kind, turn, policy version],
+chains         token_ids, response_mask, logprobs (float32, exact), spans (start, stop, kind, turn, policy_version),
                parent [chain, prefix length] of a fork, else null
 children       sub-agents, each of this form
 
@@ -167,7 +167,16 @@ def _chain(chain: Chain) -> dict[str, Any]:
         "token_ids": chain.token_ids.tolist(),
         "response_mask": chain.response_mask.tolist(),
         "logprobs": numbers(chain.logprobs.tolist()),
-        "spans": [[span.start, span.stop, span.kind.value, span.turn, span.policy_version] for span in chain.spans],
+        "spans": [
+            {
+                "start": span.start,
+                "stop": span.stop,
+                "kind": span.kind.value,
+                "turn": span.turn,
+                "policy_version": span.policy_version,
+            }
+            for span in chain.spans
+        ],
         "parent": None if chain.parent is None else list(chain.parent),
     }
 
