@@ -4,3 +4,6 @@ The package exists so that its import name, its extra (`agentkit-rl[openai]`) an
 importing it works and brings nothing. Until a client is here, models are any object of the shape of
 `agentkit.protocols.TokenModel` or `agentkit.protocols.MessageModel`.
 """
+
+from agentkit_openai.chat import ChatModel as ChatModel
+from agentkit_openai.chat import ChatUsage as ChatUsage
