@@ -2,3 +2,5 @@
 
 Needs the extra `vllm`; imported without it, it says so only where it is used.
 """
+
+from agentkit_vllm.model import VLLMModel as VLLMModel
