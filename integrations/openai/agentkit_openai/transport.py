@@ -29,6 +29,7 @@ _REPLY_BYTES = 16 << 20
 _READ_BYTES = 64 << 10
 _SPARE_FILES = 128  # for everything else that the process has open
 _KEEPALIVE_S = 4.0  # below uvicorn's 5 s: a connection that the server is about to close is not used again
+_SHORTEST_SECRET = 6  # a shorter one would blot out words of messages, and guards nothing
 _HEADER_SAFE = "!#$&'()*+,-./:;=?@[]_~|"
 
 
@@ -55,14 +56,7 @@ class Transport:
         self._base_url = _checked_url(base_url)
         self._root_url = self._base_url.removesuffix("/v1")
         self._headers = _checked_headers(headers or {}, api_key)
-        self._secrets = tuple(
-            sorted(
-                {part for value in (api_key or "", *(headers or {}).values()) for part in (value, value.split(" ")[-1])}
-                - {""},
-                key=len,
-                reverse=True,
-            )
-        )
+        self._secrets = _secrets_of(headers or {}, api_key)
         if isinstance(cast("object", max_connections), bool) or max_connections < 1:
             raise ConfigError(f"max_connections must be >= 1, found {max_connections!r}")
         if not connect_s > 0:
@@ -250,6 +244,15 @@ class Transport:
             await asyncio.sleep(0)  # for the loop to notice which other kept connections are closed
         raise InvariantError("the tries have no end")
 
+    def without_secrets(self, error: ModelError) -> ModelError:
+        """`error`, without what a server quoted of this client's secrets."""
+        said = str(error)
+        for secret in self._secrets:
+            if secret in said:
+                said = said.replace(secret, "***")
+                error.args = (said,)
+        return error
+
     def lost(self, error: Exception, *, where: str) -> Exception:
         """What a fault of the connection is for the caller; any other error is itself."""
         aiohttp = aiohttp_module()
@@ -310,6 +313,12 @@ def _checked_headers(headers: Mapping[str, str], api_key: str | None) -> dict[st
             raise ConfigError("api_key must be a text of printable ASCII without spaces (its value is not shown)")
         checked["Authorization"] = f"Bearer {api_key}"
     return checked
+
+
+def _secrets_of(headers: Mapping[str, str], api_key: str | None) -> tuple[str, ...]:
+    """What servers must not get to quote: whole values and what follows a scheme in them, the longest first."""
+    found = {part for value in (api_key or "", *headers.values()) for part in (value, value.rpartition(" ")[2])}
+    return tuple(sorted((part for part in found if len(part) >= _SHORTEST_SECRET), key=len, reverse=True))
 
 
 def pieces_payload(pieces: Sequence[bytes]) -> Any:
