@@ -1,7 +1,6 @@
 """The state of one rollout attempt, owned by its supervisor and written by its loop."""
 
 import math
-import traceback
 from collections.abc import Sequence
 from typing import Protocol, overload
 
@@ -10,6 +9,7 @@ from attrs import define, field, frozen
 from agentkit.actors._guard import Driven
 from agentkit.actors.outcomes import blame_for
 from agentkit.errors import InvariantError
+from agentkit.logs import error_text, redact
 from agentkit.protocols import (
     Action,
     Attempt,
@@ -143,7 +143,7 @@ class Record:
     ) -> None:
         """Note why the rollout ended; only the first time counts."""
         if self.end is None:
-            text = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else error
+            text = error_text(error) if isinstance(error, BaseException) else None if error is None else redact(error)
             self.end = End(reason, blame or blame_for(reason), text, at)
 
     def freeze(self, *, now: float, attempts: tuple[Attempt, ...], replaces: int | None) -> Trajectory:
@@ -161,7 +161,7 @@ class Record:
             timings=self.timings(turns, now),
             attempts=attempts,
             children=tuple(self.children),
-            stuck=tuple(self.stuck),
+            stuck=tuple(map(redact, self.stuck)),
             error=self.end.error,
             replaces=replaces,
             task=self.task,

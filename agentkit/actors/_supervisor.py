@@ -16,11 +16,13 @@ from attrs import evolve
 from agentkit.actors._guard import Abandoned, Detached, as_fault, describe
 from agentkit.actors._record import Record
 from agentkit.actors._services import Services
+from agentkit.actors._transcript import tell_closed, tell_end, told
 from agentkit.actors.agent import Agent, RewardFactory
 from agentkit.actors.events import Broadcast, Ended, Mailbox
 from agentkit.actors.outcomes import UNGRADED, exit_for
 from agentkit.actors.rollout import Rollout
 from agentkit.errors import ConfigError, SandboxDead
+from agentkit.logs import enter_rollout, redact
 from agentkit.protocols import (
     Attempt,
     Blame,
@@ -86,6 +88,7 @@ class Supervisor:
             again = outcome is Outcome.RETRY and not self._cancelled
             if outcome is Outcome.RETRY and not again:
                 outcome = policy.exhausted
+            tell_end(trajectory)
             with anyio.CancelScope(shield=True):
                 try:
                     if not again:
@@ -95,6 +98,7 @@ class Supervisor:
                 finally:
                     if env is not None:
                         await self._close(record, env)
+            tell_closed(record.key, f"outcome: {outcome}")
             if again:
                 attempts.append(Attempt(number, trajectory.exit_reason, trajectory.error, trajectory.timings.total_s))
                 if await self._back_off(policy.backoff_s * 2 ** (len(attempts) - 1)):
@@ -125,6 +129,7 @@ class Supervisor:
         now = anyio.current_time()
         outer = math.inf if self._parent is None else self._parent.deadline
         key = RolloutKey(self._task.id, self._index, number)
+        enter_rollout(key)
         record = Record(key, self._task, self._agent.budget, started=now, deadline=outer, outer_deadline=outer)
         env: Env | None = None
         try:
@@ -158,7 +163,7 @@ class Supervisor:
         draft = record.freeze(now=anyio.current_time(), attempts=attempts, replaces=self._replaces)
         grade = await self._grade(record, draft, env)
         timings = record.timings(draft.turns, anyio.current_time())
-        return record, env, evolve(draft, grade=grade, timings=timings, stuck=tuple(record.stuck))
+        return record, env, evolve(draft, grade=grade, timings=timings, stuck=tuple(map(redact, record.stuck)))
 
     def _make(self, record: Record) -> tuple[Env | None, tuple[Tool, ...]]:
         try:
@@ -231,7 +236,7 @@ class Supervisor:
             tools=tools,
             services=self._services,
             mailbox=self._mailbox,
-            broadcast=self._broadcast,
+            broadcast=told(record, self._broadcast),
             wake=self._awaken,
             is_asked=lambda: loop.is_asked(),
         )
@@ -336,7 +341,7 @@ class Supervisor:
             return Grade(GradeStatus.SKIPPED, blame=Blame.CALLER, error="cancelled while grading")
         except Exception as error:  # a grader's fault is a grade without a score, never a zero
             blame = Blame.ENVIRONMENT if isinstance(error, SandboxDead) else Blame.GRADER
-            return Grade(GradeStatus.ERROR, blame=blame, error=describe(error))
+            return Grade(GradeStatus.ERROR, blame=blame, error=redact(describe(error)))
 
     async def _judge(self, reward: "Reward[Any] | RewardFactory", draft: Trajectory, env: Env | None) -> float | Score:
         verdict: Any = self._agent.make_reward(reward)(draft, env)
@@ -351,7 +356,7 @@ class Supervisor:
         if not closing.done.is_set() or closing.scope.cancelled_caught or isinstance(closing.error, Abandoned):
             self._services.report(f"{name} took longer than {grace_s:g} s and was abandoned")
         elif closing.error is not None:
-            self._services.report(f"{name} failed: {describe(closing.error)}")
+            self._services.report(f"{name} failed: {redact(describe(closing.error))}")
 
 
 def _fitting(score: Score, draft: Trajectory) -> Score:
