@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from secrets import token_hex
 
+from attrs import evolve
+
 from agentkit.errors import ConfigError
 from agentkit.journal import journal_path
 from agentkit.runs.info import RunInfo, decode_info, encode_info
@@ -42,6 +44,7 @@ class RunFolder:
         try:
             beside.mkdir(parents=True)
             (beside / _LOGS).mkdir()
+            info = evolve(info, base=_portable(info.base, folder.path))
             (beside / _INFO).write_text(encode_info(info), encoding="utf-8")
             if config is not None:
                 (beside / _CONFIG).write_text(config, encoding="utf-8")
@@ -116,6 +119,15 @@ class RunFolder:
             raise ConfigError(f"cannot read {str(file)!r}: {error}") from error
         return decode_info(text, where=str(file))
 
+    def base(self) -> Path | None:
+        """The folder that relative paths of the configuration count from; it may have moved together with the run.
+
+        Raises:
+            ConfigError: as `info` does.
+        """
+        base = self.info().base
+        return None if base is None else (self.path.absolute() / base).resolve()
+
     def write_info(self, info: RunInfo) -> None:
         """Replace `run.json` in one step. Who writes holds the lock of the journal.
 
@@ -155,6 +167,14 @@ class RunFolder:
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise ConfigError(f"cannot write {str(file)!r}: {error.strerror or error}") from error
+
+
+def _portable(base: str | None, path: Path) -> str | None:
+    """`base` as seen from the run where that lies within it, so that both can be moved; else absolute."""
+    if base is None:
+        return None
+    whole, run = Path(base).resolve(), path.resolve()
+    return os.path.relpath(whole, run) if run.is_relative_to(whole) else str(whole)
 
 
 def _plain(name: str) -> str:

@@ -42,7 +42,7 @@ class RunInfo:
     """What a run set out to do, and when it was at work. `tasks` is None as long as nobody has counted them.
 
     `changes` are those of the command line, `path=value`, as they were given; `base` is the folder of the
-    configuration file, from which its relative paths count. `dataset_sha256` tells whether the tasks are the same.
+    configuration file, from which its relative paths count. The digests tell whether tasks and file are the same.
     """
 
     name: str
@@ -51,6 +51,7 @@ class RunInfo:
     tasks: int | None = None
     dataset_sha256: str | None = None
     base: str | None = None
+    config_sha256: str | None = None
     changes: tuple[str, ...] = ()
     sittings: tuple[Sitting, ...] = field(default=())
 
