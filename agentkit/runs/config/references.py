@@ -1,0 +1,180 @@
+"""From a name in a configuration to the Python object it stands for.
+
+A short name is an entry point of one of the groups `agentkit.models`, `agentkit.tools` and so on, to which any
+installed package may add. `package.module:Name` is an attribute of a module, installed or beside the
+configuration file.
+"""
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path as FilePath
+
+from attrs import field, frozen
+
+from agentkit.errors import AgentkitError
+from agentkit.runs.config.problems import Problems, nearest
+
+GROUPS = ("models", "renderers", "parsers", "envs", "sandboxes", "tools", "rewards", "loops")
+
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)", re.ASCII)
+
+
+def is_reference(name: str) -> bool:
+    """Whether `name` is of the form `package.module:Name`."""
+    return _REFERENCE.fullmatch(name) is not None
+
+
+def short_names(group: str | None) -> Mapping[str, list[EntryPoint]]:
+    """The short names of a group, with the entry points of each: several, where packages disagree."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=f"agentkit.{group}") if group else ():
+        points = found.setdefault(point.name, [])
+        if all(point.value != other.value for other in points):
+            points.append(point)
+    return found
+
+
+def check_name(name: str, group: str | None) -> None:
+    """Check that `name` may stand for something, without importing anything.
+
+    Raises:
+        Problems: it is no reference and no short name of the group.
+    """
+    if ":" in name:
+        if not is_reference(name):
+            raise Problems.one(f"must be written package.module:Name, found {name!r:.80}")
+        return
+    known = short_names(group)
+    points = known.get(name)
+    if points is None:
+        hint = nearest(name, known, kind=f"short names of {group}") if group else "there are no short names here"
+        dotted = _DOTTED.fullmatch(name)
+        if dotted:
+            hint = f"write {dotted[1]}:{dotted[2]}, with a colon before the last name"
+        elif known or not group:
+            hint += "; one of your own is package.module:Name"
+        raise Problems.one(f"is {name!r:.80}, which is no short name: {hint}")
+    if len(points) > 1:
+        values = " and ".join(sorted(point.value for point in points))
+        raise Problems.one(f"is {name!r}, a short name of several packages: write {values.replace(' and ', ' or ')}")
+
+
+@frozen
+class Importer:
+    """Imports what names stand for; modules beside the configuration come before installed ones.
+
+    `only`, if given, are the modules whose names may be used, beside the short names: those that came with a row of a
+    dataset must not name what the configuration does not.
+    """
+
+    folder: FilePath | None = None
+    only: frozenset[str] | None = None
+    modules: set[str] = field(factory=set)
+    """The modules that were named so far."""
+
+    def find(self, name: str, group: str | None) -> object:
+        """What `name` stands for.
+
+        Raises:
+            Problems: there is no such thing, or importing it failed; then with the line at fault.
+        """
+        check_name(name, group)
+        if ":" in name:
+            module, _, attribute = name.partition(":")
+        else:
+            (point,) = short_names(group)[name]
+            module, _, attribute = point.value.partition(":")
+        if ":" in name and self.only is not None:
+            self._check_allowed(name, module, attribute)
+        found = self._attribute(self._module(module), module, attribute)
+        if ":" in name:
+            if self.only is not None and _home(found, module) not in (module.partition(".")[0], "agentkit"):
+                raise Problems.one(f"is {name!r}, which comes from another package: a row may not name it")
+            self.modules.add(module)
+        return found
+
+    def _check_allowed(self, name: str, module: str, attribute: str) -> None:
+        if module not in (self.only or ()) or "." in attribute:
+            raise Problems.one(
+                f"is {name!r}: a row of a dataset may name only what has a short name, or is in a module that the "
+                f"configuration names ({', '.join(sorted(self.only or ())) or 'it names none'})"
+            )
+
+    def _module(self, name: str) -> object:
+        self._look_in_folder(name)
+        try:
+            return importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            if _is_absent(error, name):
+                folder = f" in {str(self.folder)!r} and" if self.folder is not None else ""
+                raise Problems.one(f"is in the module {name!r}, which is not there: looked{folder} among what is "
+                                   "installed") from None  # fmt: skip
+            raise Problems.one(f"is in the module {name!r}, whose import failed: {what_failed(error)}") from None
+
+    def _look_in_folder(self, name: str) -> None:
+        if self.folder is None:
+            return
+        top = name.partition(".")[0]
+        places = [self.folder / f"{top}.py", self.folder / top / "__init__.py", self.folder / top]
+        own = next((place for place in places if place.exists()), None)
+        if own is None:
+            return
+        loaded = sys.modules.get(top)
+        path = getattr(loaded, "__file__", None)
+        if loaded is not None and path is not None and FilePath(path).resolve() not in {p.resolve() for p in places}:
+            raise Problems.one(
+                f"is in the module {top!r}, of which {str(own)!r} is one, but {path!r} is imported already: "
+                "give yours another name"
+            )
+        if str(self.folder) not in sys.path:
+            sys.path.insert(0, str(self.folder))
+            importlib.invalidate_caches()
+
+    def _attribute(self, found: object, module: str, attribute: str) -> object:
+        for name in attribute.split("."):
+            try:
+                found = getattr(found, name)
+            except AttributeError:
+                names = [known for known in dir(found) if not known.startswith("_")]
+                close = nearest(name, names, kind="names in it")
+                hint = f": {close}" if close.startswith("did") else ""
+                raise Problems.one(f"is {name!r} of {module!r}, which has no such name{hint}") from None
+        return found
+
+
+def what_failed(error: BaseException) -> str:
+    """An exception of user code in a line, with the place in the file that the user wrote.
+
+    Errors of agentkit say what they have to say; what is not the user's own code is left out of the place.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(FilePath(__file__).parents[2])
+    own = [frame for frame in frames if not frame.filename.startswith((ours, "<"))]
+    kind = "" if isinstance(error, AgentkitError) else f"{type(error).__name__}: "
+    place = f" ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})" if own and kind else ""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno}: {(error.text or '').strip()})"
+    return f"{kind}{error}{place}"
+
+
+def _is_absent(error: BaseException, name: str) -> bool:
+    """Whether the module itself is not there, and not something that it imports."""
+    return (
+        isinstance(error, ModuleNotFoundError)
+        and error.name is not None
+        and (name == error.name or name.startswith(f"{error.name}."))
+        and all("importlib" in frame.filename or frame.filename == __file__ for frame in _frames(error))
+    )
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def _home(found: object, module: str) -> str:
+    return str(getattr(found, "__module__", None) or module).partition(".")[0]
