@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from agentkit.cli import demo, export, inspect
+from agentkit.cli import demo, export, init, inspect, report, resume, run
 from agentkit.cli.terminal import escape
 from agentkit.errors import AgentkitError
 
@@ -23,7 +23,7 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: tuple[Command, ...] = (demo, export, inspect)
+COMMANDS: tuple[Command, ...] = (init, run, resume, inspect, report, export, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,3 +10,5 @@ from agentkit.journal.export.sft import export_sft as export_sft
 from agentkit.journal.export.sft import SUCCESSES as SUCCESSES
 from agentkit.journal.export.conversation import Conversation as Conversation
 from agentkit.journal.export.conversation import conversation as conversation
+from agentkit.journal.export.files import appearing as appearing
+from agentkit.journal.export.text import to_json as to_json

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import frozen
 
-from agentkit.journal.export.text import arguments_of, clean, dumps
+from agentkit.journal.export.text import arguments_of, clean, to_json
 from agentkit.protocols import Action, Message, ToolCall, Trajectory
 
 Reasoning: TypeAlias = Literal["field", "inline", "drop"]
@@ -97,7 +97,7 @@ def _message(message: Message, reasoning: Reasoning, arguments: Arguments) -> di
 
 def _call(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     plain = arguments_of(call.arguments)
-    given = dumps(plain) if arguments == "string" else plain
+    given = to_json(plain) if arguments == "string" else plain
     return {
         "id": clean(call.id),
         "type": "function",

@@ -32,7 +32,7 @@ from typing import Any
 from agentkit.journal.export.conversation import conversation, openai_message
 from agentkit.journal.export.files import appearing
 from agentkit.journal.export.selection import Exported, Selection, Tally
-from agentkit.journal.export.text import dumps, numbers, tagged
+from agentkit.journal.export.text import numbers, tagged, to_json
 from agentkit.journal.reader import JournalReader
 from agentkit.protocols import CallFault, Chain, Grade, Observation, ToolCall, Trajectory, Turn
 
@@ -56,7 +56,7 @@ def export_jsonl(
     with JournalReader.open(run) as reader, appearing(out, force=force) as path:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for trajectory in tally.selected(reader, select or Selection()):
-                file.write(dumps(trajectory_tree(trajectory)) + "\n")
+                file.write(to_json(trajectory_tree(trajectory)) + "\n")
                 written += 1
         unfinished = len(reader.unfinished_keys())
     return Exported(Path(out), written, dict(tally.left_out), unfinished)

@@ -17,7 +17,7 @@ from agentkit.extras import require
 from agentkit.journal.export.conversation import conversation
 from agentkit.journal.export.files import appearing
 from agentkit.journal.export.selection import Exported, Selection, Tally
-from agentkit.journal.export.text import clean, dumps, numbers, tagged
+from agentkit.journal.export.text import clean, numbers, tagged, to_json
 from agentkit.journal.reader import JournalReader
 from agentkit.protocols import Chain, Trajectory
 
@@ -143,7 +143,7 @@ def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) ->
     score = None if grade is None else grade.score
     versions = trajectory.policy_versions() or (None, None)
     tokens = sum(map(len, trajectory.chains))
-    data = dumps(tagged(trajectory.task.data))
+    data = to_json(tagged(trajectory.task.data))
     row = {
         "row": number,
         "parent": parent,
@@ -158,7 +158,7 @@ def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) ->
         "grade_status": None if grade is None else grade.status.value,
         "grade_blame": None if grade is None else _value(grade.blame),
         "grade_error": None if grade is None or grade.error is None else clean(grade.error),
-        "metrics": dumps({name: numbers([value])[0] for name, value in (score.metrics if score else {}).items()}),
+        "metrics": to_json({name: numbers([value])[0] for name, value in (score.metrics if score else {}).items()}),
         "turn_rewards": None if score is None or score.turns is None else list(score.turns),
         "turns": len(trajectory.turns),
         "tokens": tokens,
@@ -176,7 +176,7 @@ def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) ->
         "error": None if trajectory.error is None else clean(trajectory.error),
         "replaces": trajectory.replaces,
         "task_data": data,
-        "task_metadata": dumps(tagged(trajectory.task.metadata)),
+        "task_metadata": to_json(tagged(trajectory.task.metadata)),
         "messages": [_message(message) for message in talk.messages],
         "gaps": list(talk.gaps),
         "token_ids": [chain.token_ids.tolist() for chain in trajectory.chains],

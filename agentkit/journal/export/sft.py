@@ -20,7 +20,7 @@ from agentkit.errors import ConfigError
 from agentkit.journal.export.conversation import Arguments, Reasoning, conversation, malformed_calls
 from agentkit.journal.export.files import appearing
 from agentkit.journal.export.selection import Exported, Selection, Tally
-from agentkit.journal.export.text import dumps, tagged
+from agentkit.journal.export.text import tagged, to_json
 from agentkit.journal.reader import JournalReader
 from agentkit.protocols import Trajectory
 
@@ -59,7 +59,7 @@ def export_sft(
                 if reason is not None:
                     tally.left_out[reason] += 1
                     continue
-                file.write(dumps({"messages": list(talk.messages), **carried}) + "\n")
+                file.write(to_json({"messages": list(talk.messages), **carried}) + "\n")
                 written += 1
         unfinished = len(reader.unfinished_keys())
     return Exported(Path(out), written, dict(tally.left_out), unfinished)

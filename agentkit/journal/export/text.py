@@ -24,7 +24,7 @@ def clean(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def dumps(tree: Any) -> str:
+def to_json(tree: Any) -> str:
     """`tree` as JSON in one line, valid and printable whatever its texts hold; a number that is not finite is refused.
 
     Raises:

@@ -11,3 +11,10 @@ from agentkit.runs.report.stats import TaskBootstrap as TaskBootstrap
 from agentkit.runs.report.stats import pass_at_k as pass_at_k
 from agentkit.runs.report.stats import wilson as wilson
 from agentkit.runs.report.values import Report as Report
+from agentkit.runs.report.values import Notable as Notable
+from agentkit.runs.report.values import Spread as Spread
+from agentkit.runs.report.page import between as between
+from agentkit.runs.report.page import inspect_command as inspect_command
+from agentkit.runs.report.page import render_page as render_page
+from agentkit.runs.report.page import time_text as time_text
+from agentkit.runs.report.svg import short as short

@@ -70,7 +70,7 @@ def _key_numbers(report: Report) -> Sequence[str]:
     wall = (
         ""
         if report.wall_s is None
-        else f"{short(report.sampled_per_wall_s or 0)} a second over {_time_text(report.wall_s)}"
+        else f"{short(report.sampled_per_wall_s or 0)} a second over {time_text(report.wall_s)}"
     )
     stream = report.sampled_per_generation_s
     return (
@@ -79,7 +79,7 @@ def _key_numbers(report: Report) -> Sequence[str]:
             report.success,
             f"{report.solved} of {cover.expected}, score >= {report.threshold:g}",
         ),
-        rate("Solved, of the graded alone", report.graded_success, f"{report.solved} of {report.graded} graded"),
+        rate("Solved, of the graded", report.graded_success, f"{report.solved} of {report.graded} graded"),
         _number(
             "Mean score of the graded",
             "none" if score is None else f"{score.value:.4g}",
@@ -139,7 +139,7 @@ def _endings(report: Report) -> str:
         Bar(
             each.exit_reason,
             each.count,
-            f"{each.count} ({each.count / total:.0%})",
+            f"{each.count} ({_share(each.count / total)})",
             _BLAME_STYLES.get(each.blame, "c5"),
             f"{each.exit_reason}, blame {each.blame or 'nobody'}: {each.count}, {each.solved} solved",
         )
@@ -148,7 +148,7 @@ def _endings(report: Report) -> str:
     blames = {each.blame: _BLAME_STYLES.get(each.blame, "c5") for each in report.endings}
     legend = " ".join(
         f'<svg viewBox="0 0 12 12" style="display:inline;width:.75em;vertical-align:-.05em"><rect class="{style}" '
-        f'width="12" height="12" rx="3"/></svg> {markup(blame or "nobody")}&nbsp;'
+        f'width="12" height="12" rx="3"/></svg> {markup(blame or "nobody")}&nbsp;&nbsp;'
         for blame, style in blames.items()
     )
     table = _table(
@@ -157,7 +157,7 @@ def _endings(report: Report) -> str:
         numeric=(2, 3),
     )
     plot = bars(rows, label="rollouts by exit reason") if rows else ""
-    return f"<h2>Why rollouts ended</h2><p class='sub'>blame: {legend}</p>{plot}{table}"
+    return f"<h2>Why rollouts ended</h2><p class='sub'>blame: {legend}</p>{plot}<p></p>{table}"
 
 
 def _grades(report: Report) -> str:
@@ -171,13 +171,13 @@ def _grades(report: Report) -> str:
 
 def _time(report: Report) -> str:
     rows = [
-        Bar(stage.name, stage.total_s, f"{stage.share:.0%}", _STAGE_STYLES.get(stage.name, "c5"))
+        Bar(stage.name, stage.total_s, _share(stage.share), _STAGE_STYLES.get(stage.name, "c5"))
         for stage in report.stages
     ]
     table = _table(
         ("stage", "median", "p90", "all rollouts", "share"),
         [
-            (s.name, _time_text(s.median_s), _time_text(s.p90_s), _time_text(s.total_s), f"{s.share:.1%}")
+            (s.name, time_text(s.median_s), time_text(s.p90_s), time_text(s.total_s), f"{s.share:.1%}")
             for s in report.stages
         ],
         numeric=(1, 2, 3, 4),
@@ -186,9 +186,13 @@ def _time(report: Report) -> str:
     said = (
         ""
         if whole is None
-        else f"<p class='sub'>a rollout: median {_time_text(whole.median)}, p90 {_time_text(whole.p90)}</p>"
+        else f"<p class='sub'>a rollout: median {time_text(whole.median)}, p90 {time_text(whole.p90)}</p>"
     )
     return f"<h2>Where the time went</h2>{split(rows, label='time by stage')}{said}{table}"
+
+
+def _share(part: float) -> str:
+    return "< 1%" if 0 < part < 0.01 else f"{part:.0%}"
 
 
 def _groups(report: Report) -> str:
@@ -236,19 +240,21 @@ def _notable(title: str, report: Report, rollouts: Sequence[Notable]) -> str:
     rows = "".join(
         f"<tr><td>{markup(f'{each.task_id}#{each.index}', limit=200)}<br>"
         f"<code>{markup(inspect_command(report.path, each), limit=2000)}</code></td>"
-        f'<td>{markup(each.exit_reason)}</td><td class="num">{_time_text(each.seconds)}</td>'
+        f'<td>{markup(each.exit_reason)}</td><td class="num">{time_text(each.seconds)}</td>'
         f'<td class="num">{each.turns}</td><td class="num">{short(each.tokens)}</td></tr>'
         for each in rollouts
     )
-    head = '<tr><th>rollout</th><th>exit reason</th><th class="num">time</th><th class="num">turns</th><th class="num">tokens</th></tr>'
-    return f'<h2>{title} rollouts</h2><div class="scroll"><table>{head}{rows}</table></div>'
+    head = "<tr><th>rollout</th><th>exit reason</th>" + "".join(
+        f'<th class="num">{name}</th>' for name in ("time", "turns", "tokens")
+    )
+    return f'<h2>{title} rollouts</h2><div class="scroll"><table>{head}</tr>{rows}</table></div>'
 
 
 def _footer(report: Report) -> str:
     return (
         '<p class="sub" style="margin-top:1.5rem">A rollout is solved if its score is at least '
-        f"{report.threshold:g}. Failed, ungraded, cancelled, unfinished and missing rollouts are not solved and stay in "
-        "the denominator; a replaced one is stood for by its replacement, and retried attempts do not count apart. "
+        f"{report.threshold:g}. Failed, ungraded, cancelled, unfinished and missing rollouts are not solved and stay "
+        "in the denominator; a replaced one is stood for by its replacement, and retried attempts do not count apart. "
         "pass@k is the unbiased estimator (Chen et al. 2021, arXiv 2107.03374). Intervals draw whole tasks, because "
         f"the rollouts of one task are alike (bootstrap seed {report.seed}).</p>"
     )
@@ -273,7 +279,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Seque
     return f'<div class="scroll"><table><tr>{cells(head, "th")}</tr>{body}</table></div>'
 
 
-def _time_text(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A duration in a few characters."""
+    if seconds < 0.001:
+        return "< 1 ms" if seconds else "0"
     if seconds < 0.0995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:

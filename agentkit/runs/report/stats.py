@@ -147,7 +147,10 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def histogram(values: Sequence[float], *, bins: int = 20) -> Histogram:
-    """`values` in at most `bins` bins: one for each value where there are few, else of equal width."""
+    """`values` in at most `bins` bins: one for each value where there are few, else of equal width.
+
+    Whole numbers get bins of whole numbers, so that none looks emptier than its neighbours for its width.
+    """
     distinct = sorted(set(values))
     if len(distinct) <= min(bins, 12):
         places = {value: place for place, value in enumerate(distinct)}
@@ -157,8 +160,8 @@ def histogram(values: Sequence[float], *, bins: int = 20) -> Histogram:
         return Histogram(tuple(counts), values=tuple(distinct))
     low, high = distinct[0], distinct[-1]
     width = (high - low) / bins
-    if all(float(value).is_integer() for value in (low, high)) and width >= 1:
-        width = math.ceil((high - low + 1) / bins)  # whole numbers get bins of whole numbers
+    if all(float(value).is_integer() for value in distinct):
+        width = math.ceil((high - low + 1) / bins)
         bins = math.ceil((high - low + 1) / width)
         high = low + bins * width
     edges = [*(low + number * width for number in range(bins)), high]

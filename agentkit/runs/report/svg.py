@@ -60,7 +60,8 @@ def split(rows: Sequence[Bar], *, label: str) -> str:
         if width:
             parts.append(
                 f"<g><title>{markup(row.title or f'{row.label}: {row.note}')}</title>"
-                f'<rect class="{row.style}" x="{x:.1f}" y="0" width="{max(width - 1, 0.5):.1f}" height="30" rx="3"/></g>'
+                f'<rect class="{row.style}" x="{x:.1f}" y="0" width="{max(width - 1, 0.5):.1f}" height="30" '
+                'rx="3"/></g>'
             )
         x += width
     for number, row in enumerate(rows):
@@ -110,9 +111,9 @@ def curve(points: Sequence[Point], *, label: str) -> str:
 
     parts = []
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = base - (base - top) * tick
-        parts.append(f'<line class="grid" x1="{left}" y1="{y:.1f}" x2="{_WIDTH - right}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="note" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.0%}</text>')
+        level = base - (base - top) * tick
+        parts.append(f'<line class="grid" x1="{left}" y1="{level:.1f}" x2="{_WIDTH - right}" y2="{level:.1f}"/>')
+        parts.append(f'<text class="note" x="{left - 8}" y="{level + 4:.1f}" text-anchor="end">{tick:.0%}</text>')
     known = [(place, p.low, p.high) for place, p in enumerate(points) if p.low is not None and p.high is not None]
     if len(known) > 1:
         outline = [at(place, high) for place, _, high in known] + [at(place, low) for place, low, _ in reversed(known)]
