@@ -99,7 +99,7 @@ async def execute(
         else:
             made = RunFolder.create(folder, info, config=text)
         journal = await stack.enter_async_context(Journal.open(made.path, writer=writer))
-        return await sitting.run(made, info, journal, done_before=0)
+        return await sitting.run(made, made.info(), journal, done_before=0)
     raise NotBegun(f"run {config.name!r} was stopped before its first rollout: nothing was written")
 
 
