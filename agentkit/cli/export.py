@@ -93,7 +93,8 @@ def summary(done: Exported) -> str:
     """What was written, and what was left out and why."""
     lines = [f"{done.written} {'trajectory' if done.written == 1 else 'trajectories'} written to {done.path}"]
     if done.left_out:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(done.left_out.items(), key=lambda r: -r[1]))
+        ordered = sorted(done.left_out.items(), key=lambda item: (-item[1], item[0]))
+        reasons = ", ".join(f"{count} {reason}" for reason, count in ordered)
         lines.append(f"{sum(done.left_out.values())} left out: {reasons}")
     if done.unfinished:
         lines.append(f"{done.unfinished} not there yet: the run has begun and not sealed them")

@@ -87,11 +87,18 @@ def said(trajectory: Trajectory) -> list[tuple[str, str]]:
 
 
 @given(RUNS)
-def test_jsonl_gives_everything_back(written: Written, run: list[Trajectory]) -> None:
+def test_every_format_gives_back_what_went_in(written: Written, run: list[Trajectory]) -> None:
     folder = written(run)
-    done = export_jsonl(folder, folder / "out.jsonl")
-    assert (done.written, dict(done.left_out), done.unfinished) == (len(run), {}, 0)
-    text = (folder / "out.jsonl").read_bytes().decode("utf-8")
+    for name, export in EXPORTS.items():
+        done = export(folder, folder / f"out.{name}")
+        assert (done.written, dict(done.left_out), done.unfinished) == (len(run), {}, 0)
+    check_lines((folder / "out.jsonl").read_bytes().decode("utf-8"), run)
+    with np.load(folder / "out.npz", allow_pickle=False) as arrays:
+        check_arrays(dict(arrays), run)
+    check_rows(pq.read_table(folder / "out.parquet"), run)
+
+
+def check_lines(text: str, run: list[Trajectory]) -> None:
     lines = text.splitlines()  # splits at every line end that Unicode knows
     assert len(lines) == len(run)
     for line, trajectory in zip(lines, run, strict=True):
@@ -149,14 +156,6 @@ def packed(data: Any) -> str:
     return json.dumps(json.loads(decoded)["data"])
 
 
-@given(RUNS)
-def test_npz_gives_the_arrays_back(written: Written, run: list[Trajectory]) -> None:
-    folder = written(run)
-    assert export_npz(folder, folder / "out.npz").written == len(run)
-    with np.load(folder / "out.npz", allow_pickle=False) as arrays:
-        check_arrays(dict(arrays), run)
-
-
 def check_arrays(a: dict[str, Any], run: list[Trajectory]) -> None:
     rows = [(each, root) for root in run for each in root.walk()]
     assert a["schema_version"] == 1
@@ -205,11 +204,7 @@ def check_arrays(a: dict[str, Any], run: list[Trajectory]) -> None:
     assert len(a["chain_offsets"]) == chain + 1
 
 
-@given(RUNS)
-def test_parquet_gives_rows_back(written: Written, run: list[Trajectory]) -> None:
-    folder = written(run)
-    assert export_parquet(folder, folder / "out.parquet").written == len(run)
-    table = pq.read_table(folder / "out.parquet")
+def check_rows(table: pa.Table, run: list[Trajectory]) -> None:
     assert table.schema.equals(parquet_schema())
     assert table.schema.metadata[b"agentkit.schema_version"] == b"1"
     flat = [each for root in run for each in root.walk()]
