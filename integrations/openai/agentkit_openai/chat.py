@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from types import TracebackType
 from typing import Literal, Self
 
@@ -19,7 +20,7 @@ from agentkit_openai.faults import Refused
 from agentkit_openai.retry import Backoff, retried
 from agentkit_openai.transport import Transport, header_value
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("agentkit_openai")
 _PATH = "chat/completions"
 _NO_TOOLS = re.compile(
     r"--enable-auto-tool-choice|--tool-call-parser|tool choice requires|--jinja|(?:does|do) not support tools?\b"
@@ -49,8 +50,9 @@ class ChatModel:
     the server's window leaves, or the budget, if that is smaller. A server that knows the bound by its other name is
     understood; `max_tokens_field` says it from the start. `stream=False` asks for whole replies, where a server cannot
     stream tool calls: nothing of an answer is then kept if a deadline cuts it. `reasoning_field` names the field in
-    which the reasoning of earlier turns is sent back, where a server wants that. The key is never read from the
-    environment.
+    which the reasoning of earlier turns is sent back, where a server wants that. `session_header` carries the
+    trajectory's id, the same for all its requests, for routers that keep a trajectory on one replica. `startup_s` is
+    how long to wait for a server that is not up yet. The key is never read from the environment.
 
     Raises:
         ConfigError: an argument cannot work; the message names it.
@@ -70,21 +72,29 @@ class ChatModel:
         reasoning_field: str | None = None,
         max_connections: int = 1024,
         retries: int = 6,
+        connect_s: float = 10.0,
         startup_s: float = 30.0,
-        cache_bytes: int = 256 << 20,
+        session_header: str = "X-Session-ID",
+        wire_cache_bytes: int = 256 << 20,
     ) -> None:
         name: object = model
         if not isinstance(name, str) or not name:
             raise ConfigError(f"model must be the name under which the server serves it, found {model!r}")
-        self._transport = Transport(base_url, api_key=api_key, headers=headers, max_connections=max_connections)
+        if not startup_s >= 0:
+            raise ConfigError(f"startup_s must be >= 0, found {startup_s!r}")
+        self._transport = Transport(
+            base_url, api_key=api_key, headers=headers, max_connections=max_connections, connect_s=connect_s
+        )
         self._backoff = Backoff(retries=retries)
         self._fields = Fields(max_tokens=max_tokens, field=max_tokens_field, counts=stream)
-        self._wire = ChatWire(reasoning_field=reasoning_field, cache_bytes=cache_bytes)
+        self._wire = ChatWire(reasoning_field=reasoning_field, cache_bytes=wire_cache_bytes)
         self._params = dict(params or {})
         check_params(self._params, where="params")
         self._model = model
         self._stream = stream
         self._startup_s = startup_s
+        self._session_header = session_header
+        self._tries = count()
         self._head = b'{"model":' + encode(model, what="model") + b',"messages":['
         self._where = f"POST {self._transport.url(_PATH)}"
         self._usage = ChatUsage()
@@ -170,7 +180,10 @@ class ChatModel:
 
     async def _ask(self, request: MessageRequest, asked: Asked, answer: Answer) -> Finish:
         body = self._body(request, asked)
-        headers = {"X-Request-Id": header_value(request.request_id)}
+        session = header_value(request.request_id)
+        # Servers name a request by its id, and one that a lost connection left behind may still be running there when
+        # the next begins: so there is one id for each try, beside the one of the trajectory for routers.
+        headers = {self._session_header: session, "X-Request-Id": f"{session}.{next(self._tries)}"}
         if self._stream:
             async with self._transport.stream(_PATH, body, headers=headers) as events:
                 async for event in events:

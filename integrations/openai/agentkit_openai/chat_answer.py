@@ -18,7 +18,7 @@ from agentkit.protocols import (
     ToolCall,
     ToolSpec,
 )
-from agentkit_openai.chat_calls import CallPieces
+from agentkit_openai.chat_calls import CallPieces, paired
 from agentkit_openai.faults import fault_of_event, plain
 
 ANSWER_CHARS = 16 << 20
@@ -51,7 +51,7 @@ class Answer:
     """
 
     __slots__ = (
-        "_calls", "_chars", "_content", "_emit", "_reason", "_reasoning", "_reasoning_key", "_secrets", "_tools",
+        "_calls", "_chars", "_content", "_emit", "_held", "_reason", "_reasoning", "_secrets", "_tools",
         "_where", "emitted", "has_raw_call", "unknown_reason", "usage",
     )  # fmt: skip
 
@@ -64,10 +64,10 @@ class Answer:
         self._secrets = secrets
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._reasoning_key: str | None = None
         self._calls = CallPieces()
         self._reason: str | None = None
         self._chars = 0
+        self._held: tuple[str, str] | None = None
         self.emitted = False
         """Whether any text was passed on."""
         self.usage: Mapping[str, Any] | None = None
@@ -123,22 +123,11 @@ class Answer:
             content = text
         if refusal := delta.get("refusal"):
             content += self._text("refusal", refusal)
-        key = self._reasoning_key
-        if key is not None:
-            if said := delta.get(key):
-                reasoning += self._text(key, said)
-        elif said := delta.get("reasoning_content") or delta.get("reasoning"):
-            # Some servers send the same text under both names: the first that holds any is the one.
-            self._reasoning_key = key = "reasoning_content" if delta.get("reasoning_content") else "reasoning"
-            reasoning += self._text(key, said)
+        # Some servers send the same text under both names.
+        if said := delta.get("reasoning_content") or delta.get("reasoning"):
+            reasoning += self._text("reasoning", said)
         if content or reasoning:
-            self._grow(len(content) + len(reasoning))
-            if content:
-                self._content.append(content)
-            if reasoning:
-                self._reasoning.append(reasoning)
-            self.emitted = True
-            self._emit(TextChunk(content, reasoning))
+            self._push(content, reasoning)
         if calls := delta.get("tool_calls"):
             if not isinstance(calls, list):
                 raise self._shape("tool_calls", "a list", calls)
@@ -146,6 +135,22 @@ class Answer:
                 self._grow(64 + self._calls.add(call, event))
         if function := delta.get("function_call"):
             self._grow(64 + self._calls.add_legacy(function, event))
+
+    def _push(self, content: str, reasoning: str) -> None:
+        self._grow(len(content) + len(reasoning))
+        if self._held or not (content.isascii() and reasoning.isascii()):
+            before, thought_before = self._held or ("", "")
+            content, kept = _whole(before + content)
+            reasoning, thought_kept = _whole(thought_before + reasoning)
+            self._held = (kept, thought_kept) if kept or thought_kept else None
+            if not content and not reasoning:
+                return
+        if content:
+            self._content.append(content)
+        if reasoning:
+            self._reasoning.append(reasoning)
+        self.emitted = True
+        self._emit(TextChunk(content, reasoning))
 
     def _text(self, name: str, value: object) -> str:
         if not isinstance(value, str):
@@ -178,7 +183,12 @@ class Answer:
         if reason is None:
             self.unknown_reason = plain(found, secrets=self._secrets, limit=80)
             reason = FinishReason.STOP
-        content, reasoning = "".join(self._content), "".join(self._reasoning) or None
+        if self._held:  # half of a pair, whose other half never came
+            content, reasoning = self._held
+            self._content.append(content)
+            self._reasoning.append(reasoning)
+            self._emit(TextChunk(content, reasoning))
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
         attempts = self._calls.read(self._tools, is_cut=reason is not FinishReason.STOP)
         if not attempts and self._tools and (raw := _RAW_CALL.search(content)):
             self.has_raw_call = True
@@ -186,8 +196,15 @@ class Answer:
         elif not attempts and found in ("tool_calls", "function_call"):
             attempts = (CallFault(FaultStatus.MALFORMED, _LOST),)
         calls = tuple(attempt for attempt in attempts if isinstance(attempt, ToolCall))
-        message = Message("assistant", content, calls, reasoning=reasoning)
+        message = Message("assistant", content, calls, reasoning=reasoning or None)
         return Finish(reason, message, attempts or None)
+
+
+def _whole(text: str) -> tuple[str, str]:
+    """`text` with its surrogate pairs put together, and the half of one at its end, which waits for the other."""
+    if text and "\ud800" <= text[-1] <= "\udbff":
+        return paired(text[:-1]), text[-1]
+    return paired(text), ""
 
 
 def _parts(content: object) -> tuple[str | None, str]:

@@ -20,6 +20,17 @@ _SHAPE = 'expected {"name": <tool name>, "arguments": {...}}'
 _LOOKS = 8  # how often a slot is read to see whether it is whole, where only that tells two calls apart
 
 
+def paired(text: str) -> str:
+    """`text` with the halves of each surrogate pair put together: some servers send them in two events."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    return text
+
+
 @define
 class _Slot:
     id: str = ""
@@ -118,8 +129,8 @@ def _is_another(slot: _Slot, name: str, call_id: str, *, has_arguments: bool) ->
     """Whether a piece with the index of `slot` begins a call of its own."""
     if not name:
         return False
-    if call_id and slot.id and call_id != slot.id:
-        return True
+    if call_id and slot.id:
+        return call_id != slot.id
     return _is_repeat(slot, name, has_arguments=has_arguments)
 
 
@@ -168,7 +179,7 @@ def _read(slot: _Slot, tools: Mapping[str, ToolSpec]) -> ToolCall | CallFault:
             reason = "the arguments came both as an object and as a text"
             return CallFault(FaultStatus.MALFORMED, reason, _raw(slot), name, slot.id)
         return ToolCall(slot.id, name, slot.whole)
-    text = "".join(slot.pieces)
+    text = paired("".join(slot.pieces))
     if not text.strip():
         spec = tools.get(name)
         if spec is not None and not spec.parameters.get("properties"):  # there is nothing that could have been meant
