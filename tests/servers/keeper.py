@@ -52,6 +52,7 @@ def main(command: list[str]) -> int:
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
+        stdout=2,  # ours says the session's number, and is read no further
         start_new_session=True,
         preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGTERM)],
     )

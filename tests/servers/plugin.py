@@ -1,7 +1,8 @@
 """A real vLLM server beside a pytest run: `python -m pytest -p tests.servers.plugin ...`.
 
-It is started before the tests are collected, on a free port of the loopback address, and is gone when pytest is. Tests
-of any folder find it in AGENTKIT_SERVER_URL and AGENTKIT_SERVER_MODEL, or by the fixture `vllm_server`.
+It is started where a test wants it, on a free port of the loopback address, and is gone when pytest is. Tests find it
+by the fixture `vllm_server`; contracts, which need no fixture of this plugin, in AGENTKIT_SERVER_URL and
+AGENTKIT_SERVER_MODEL.
 """
 
 import hashlib
@@ -22,11 +23,21 @@ from tests.servers.keeper import members
 
 HERE = Path(__file__).parent
 WORK = Path(sys.prefix) / "agentkit"
-"""What outlives a run: the tiny model, and the log of the last server."""
+"""What outlives a run: the tiny model, and the logs of servers of runs that failed."""
 MODEL_NAME = "tiny"
 START_S = 300.0
 MODEL_S = 300.0
 LOG_LINES = 60
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_RPC_BASE_PATH": "/tmp",  # its sockets: a path has at most 107 characters
+    "TORCH_COMPILE_DISABLE": "1",  # needs a C++ compiler, and ten seconds at the first request
+}
+"""Of servers, and of engines in this process."""
 
 
 def tiny_model() -> Path:
@@ -44,10 +55,8 @@ def tiny_model() -> Path:
 class VLLMServer:
     """`vllm serve` in a process session of its own, with its output in a file."""
 
-    def __init__(self, model: Path) -> None:
-        self.model = model
-        self.log = WORK / "vllm.log"
-        self.log.unlink(missing_ok=True)
+    def __init__(self) -> None:
+        self.log = WORK / f"vllm-{os.getpid()}.log"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
@@ -66,29 +75,20 @@ class VLLMServer:
 
     def start(self) -> None:
         """Start it; `wait` until it answers."""
+        model = tiny_model()
         command = [
-            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)),
+            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
             *("--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(self.port)),
             *("--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-seqs", "64"),
             *("--logprobs-mode", "processed_logprobs", "--max-logprobs", "20"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         ]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("AGENTKIT_")}
-        env |= {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_RPC_BASE_PATH": "/tmp",  # its sockets: paths of at most 107 characters
-        }
         with self.log.open("ab") as log:
             self._keeper = subprocess.Popen(
                 [sys.executable, str(HERE / "keeper.py"), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=env,
                 start_new_session=True,
             )
         assert self._keeper.stdout is not None
@@ -152,33 +152,40 @@ SERVER = pytest.StashKey[VLLMServer]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if session.config.option.collectonly:
-        return
-    session.config.stash[SERVER] = server = VLLMServer(tiny_model())
-    server.start()
-    os.environ |= {"AGENTKIT_SERVER_URL": server.url, "AGENTKIT_SERVER_MODEL": MODEL_NAME}
+    """The address is settled before the tests are read, for some ask there whether they have a server."""
+    server = session.config.stash[SERVER] = VLLMServer()
+    os.environ |= ENVIRONMENT | {"AGENTKIT_SERVER_URL": server.url, "AGENTKIT_SERVER_MODEL": MODEL_NAME}
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if (server := config.stash.get(SERVER, None)) is not None:
-        server.stop()
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    server = session.config.stash[SERVER]
+    server.stop()
+    if exitstatus == 0:
+        server.log.unlink(missing_ok=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    server = config.stash.get(SERVER, None)
-    if server is not None and any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
+    server = config.stash[SERVER]
+    if server.log.exists() and any(terminalreporter.stats.get(kind) for kind in ("failed", "error")):
         terminalreporter.section(f"the end of {server.log}")
         terminalreporter.write_line(server.tail())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Wait here: the time a server takes to start is on no test's clock."""
-    server = session.config.stash.get(SERVER, None)
-    if server is not None and session.items:
-        try:
-            server.wait()
-        except RuntimeError as error:
-            pytest.exit(str(error), returncode=3)
+    """Start it here, if a test wants it: the time that takes is on no test's clock."""
+    if session.config.option.collectonly or not any(map(_wants_server, session.items)):
+        return
+    server = session.config.stash[SERVER]
+    try:
+        server.start()
+        server.wait()
+    except RuntimeError as error:
+        pytest.exit(str(error), returncode=3)
+
+
+def _wants_server(item: pytest.Item) -> bool:
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+    return "vllm_server" in fixtures or item.path.name.endswith("contract.py")
 
 
 @pytest.fixture(scope="session")
@@ -188,6 +195,6 @@ def vllm_server(request: pytest.FixtureRequest) -> VLLMServer:
 
 
 @pytest.fixture(scope="session")
-def tiny_model_folder(vllm_server: VLLMServer) -> Path:
+def tiny_model_folder() -> Path:
     """The model that the server serves."""
-    return vllm_server.model
+    return tiny_model()

@@ -1,0 +1,214 @@
+"""The contract of a token-level model, on a real engine."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from agentkit_vllm import VLLMModel
+from attrs import define, field
+
+from agentkit import ConfigError, ContextOverflow, ModelError, user
+from agentkit.protocols import Finish, FinishReason, TokenChunk, TokenRequest
+from agentkit.tokens import TemplateRenderer
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore"),  # vLLM and torch warn at import
+]
+
+ENDLESS = {"ignore_eos": True, "min_tokens": 900}
+"""About two seconds of sampling, whatever the policy would rather do."""
+
+
+@define
+class Sampled:
+    """What one generation pushed."""
+
+    ids: list[int] = field(factory=list)
+    logprobs: list[float] = field(factory=list)
+    chunks: int = 0
+    finish: Finish | None = None
+
+    def emit(self, chunk: TokenChunk) -> None:
+        assert chunk.policy_version == 7
+        assert len(chunk.token_ids) == len(chunk.logprobs) > 0
+        self.ids += chunk.token_ids
+        self.logprobs += chunk.logprobs
+        self.chunks += 1
+
+
+@pytest.fixture
+def prompt(tiny_renderer: TemplateRenderer) -> list[int]:
+    return list(tiny_renderer.prompt([user("hi")], ()))
+
+
+async def sample(
+    model: VLLMModel,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int = 20,
+    stop_ids: frozenset[int] = frozenset({0, 2}),
+    request_id: str = "r",
+    into: Sampled | None = None,
+    **params: Any,
+) -> Sampled:
+    sampled = into or Sampled()
+    request = TokenRequest(request_id, prompt, len(prompt), max_tokens, stop_ids, anyio.current_time() + 60, params)
+    sampled.finish = await model.sample_tokens(request, sampled.emit)
+    return sampled
+
+
+async def test_tokens_come_one_after_another_with_their_logprobs(model: VLLMModel, prompt: list[int]):
+    sampled = await sample(model, prompt, ignore_eos=True, stop_ids=frozenset())
+    assert sampled.finish == Finish(FinishReason.LENGTH)
+    assert len(sampled.ids) == 20
+    assert sampled.chunks > 1
+    assert all(value < 0 for value in sampled.logprobs)
+
+
+async def test_the_end_of_turn_is_among_the_ids(model: VLLMModel, prompt: list[int]):
+    sampled = await sample(model, prompt, logit_bias={"2": 100})
+    assert (sampled.ids, sampled.finish) == ([2], Finish(FinishReason.STOP))
+    assert sampled.logprobs == pytest.approx([0.0], abs=1e-6)  # of the biased distribution, in which it is certain
+
+
+async def test_any_stop_id_ends_a_turn_and_is_kept(model: VLLMModel, prompt: list[int]):
+    sampled = await sample(model, prompt, logit_bias={70: 100}, stop_ids=frozenset({70}))
+    assert (sampled.ids, sampled.finish) == ([70], Finish(FinishReason.STOP))
+
+
+async def test_a_stop_string_inside_a_token_leaves_the_token_whole(
+    model: VLLMModel, prompt: list[int], tiny_renderer: TemplateRenderer
+):
+    token_id = next(each for each in range(300, 2000) if len(tiny_renderer.decode([each]).strip()) > 4)
+    text = tiny_renderer.decode([token_id]).strip()
+    sampled = await sample(model, prompt, allowed_token_ids=[token_id], stop=[text[1:3]])
+    assert (sampled.ids, sampled.finish) == ([token_id], Finish(FinishReason.STOP))
+
+
+async def test_max_tokens_is_cut_to_the_window(model: VLLMModel):
+    sampled = await sample(model, [300] * 1020, max_tokens=100, ignore_eos=True, stop_ids=frozenset())
+    assert (len(sampled.ids), sampled.finish) == (4, Finish(FinishReason.LENGTH))
+
+
+@pytest.mark.parametrize("length", [1024, 1025, 5000])
+async def test_a_prompt_that_fills_the_window_overflows(model: VLLMModel, length: int):
+    with pytest.raises(ContextOverflow, match=f"{length} tokens, of a window of 1024"):
+        await sample(model, [300] * length)
+
+
+async def test_the_same_seed_samples_the_same(model: VLLMModel, prompt: list[int]):
+    first, second, other = [await sample(model, prompt, seed=seed, ignore_eos=True) for seed in (1, 1, 2)]
+    assert first.ids == second.ids != other.ids
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5], ids=["as is", "sharpened"])
+async def test_logprobs_are_of_the_distribution_sampled_from(
+    model: VLLMModel, prompt: list[int], tiny_model_folder: Path, temperature: float
+):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    sampled = await sample(model, prompt, max_tokens=64, temperature=temperature, ignore_eos=True, stop_ids=frozenset())
+    oracle = AutoModelForCausalLM.from_pretrained(tiny_model_folder, dtype=torch.float32)
+    chain = torch.tensor([[*prompt, *sampled.ids]])
+    with torch.no_grad():
+        scores = torch.log_softmax(oracle(chain).logits[0, len(prompt) - 1 : -1] / temperature, -1)
+    expected = scores.gather(1, chain[0, len(prompt) :, None])[:, 0].tolist()
+    assert sampled.logprobs == pytest.approx(expected, abs=2e-3)
+
+
+async def test_structured_outputs_hold_the_policy_to_a_grammar(
+    model: VLLMModel, prompt: list[int], tiny_renderer: TemplateRenderer
+):
+    sampled = await sample(model, prompt, structured_outputs={"regex": "(yes|no), [0-9]{3}"})
+    text = tiny_renderer.decode(sampled.ids)
+    assert text[: text.index(",")] in ("yes", "no")
+    assert text[-3:].isdigit()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.3], ids=["at once", "while it is added", "while it samples"])
+async def test_a_cancelled_scope_frees_the_engine(
+    model: VLLMModel, prompt: list[int], idle: Callable[[], Awaitable[None]], after_s: float
+):
+    sampled = Sampled()
+    with anyio.move_on_after(after_s) as scope:
+        await sample(model, prompt, max_tokens=1000, into=sampled, stop_ids=frozenset(), **ENDLESS)
+    assert scope.cancelled_caught
+    seen = len(sampled.ids)
+    assert (seen > 0) == (after_s == 0.3)
+    await idle()
+    assert len(sampled.ids) == seen < 900
+
+
+async def test_two_native_cancels_free_the_engine(
+    model: VLLMModel, prompt: list[int], idle: Callable[[], Awaitable[None]]
+):
+    sampled = Sampled()
+    task = asyncio.create_task(sample(model, prompt, max_tokens=1000, into=sampled, stop_ids=frozenset(), **ENDLESS))
+    while not sampled.ids:
+        await anyio.sleep(0.01)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await idle()
+    assert len(sampled.ids) < 900
+
+
+async def test_sixty_four_at_once_half_of_them_left(
+    model: VLLMModel, prompt: list[int], idle: Callable[[], Awaitable[None]]
+):
+    all_sampled = [Sampled() for _ in range(64)]
+
+    async def one(number: int, into: Sampled) -> None:
+        with anyio.move_on_after(0.5 if number % 2 else math.inf):
+            await sample(
+                model,
+                prompt,
+                max_tokens=900 if number % 2 else 30,
+                stop_ids=frozenset(),
+                into=into,
+                request_id=f"t{number // 4}",  # several requests of one trajectory at once, as after an abandoned try
+                ignore_eos=True,
+            )
+
+    async with anyio.create_task_group() as group:
+        for number, into in enumerate(all_sampled):
+            group.start_soon(one, number, into)
+    await idle()
+    for number, sampled in enumerate(all_sampled):
+        if number % 2:
+            assert sampled.finish is None
+            assert len(sampled.ids) < 900
+        else:
+            assert (len(sampled.ids), sampled.finish) == (30, Finish(FinishReason.LENGTH))
+    assert len({tuple(sampled.ids) for sampled in all_sampled[::2]}) == 32
+
+
+async def test_a_token_id_that_is_none_is_refused_and_harms_nobody(model: VLLMModel, prompt: list[int]):
+    with pytest.raises(ModelError, match=r"vocab") as caught:
+        await sample(model, [300, 999_999])
+    assert not caught.value.retryable
+    assert (await sample(model, prompt)).ids
+
+
+async def test_params_are_checked_against_this_vllm(model: VLLMModel, prompt: list[int]):
+    with pytest.raises(ConfigError, match="did you mean 'temperature'"):
+        await sample(model, prompt, temprature=1)
+    with pytest.raises(ConfigError, match="temperature"):
+        await sample(model, prompt, temperature=-1.0)
+    with pytest.raises(ConfigError, match="structured"):
+        await sample(model, prompt, structured_outputs={"regex": "a", "choice": ["b"]})
+
+
+async def test_it_is_entered_once(model: VLLMModel):
+    with pytest.raises(ConfigError, match="entered already"):
+        async with model:
+            pass
