@@ -1,0 +1,138 @@
+"""The JSON of a prompt is always that of the prompt, whatever was asked for before."""
+
+import json
+from array import array
+
+import pytest
+from agentkit_openai.wire import PromptWire
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from agentkit.errors import ConfigError, ModelError
+from agentkit.protocols import SpanKind
+from agentkit.tokens import Ledger
+
+KEYS = st.sampled_from(["a", "b", "c"])
+IDS = st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 3), max_size=12)
+
+
+def written(ids: list[int]) -> bytes:
+    return json.dumps(ids, separators=(",", ":")).encode()[1:-1]
+
+
+class Prompts(RuleBasedStateMachine):
+    """Chains of a few trajectories that grow, fork, are cut, replaced and asked for again."""
+
+    @initialize(limit=st.sampled_from([0, 500, 700, 1500, 1 << 20]))
+    def start(self, limit: int) -> None:
+        self.limit = limit
+        self.wire = PromptWire(limit_bytes=limit)
+        self.chains: dict[str, list[int]] = {"a": [1], "b": [1, 2], "c": [0]}
+
+    def ask(self, key: str) -> None:
+        ids = self.chains[key]
+        assert b"".join(self.wire.pieces(key, list(ids))) == written(ids)
+
+    @rule(key=KEYS, new=IDS)
+    def grow(self, key: str, new: list[int]) -> None:
+        self.chains[key] += new
+        self.ask(key)
+
+    @rule(key=KEYS)
+    def again(self, key: str) -> None:
+        self.ask(key)
+
+    @rule(key=KEYS, cut=st.integers(0, 20), new=IDS)
+    def fork(self, key: str, cut: int, new: list[int]) -> None:
+        self.chains[key] = self.chains[key][:cut] + new
+        self.ask(key)
+
+    @rule(key=KEYS, at=st.integers(0, 30), token_id=st.integers(0, 9))
+    def rewrite(self, key: str, at: int, token_id: int) -> None:
+        ids = self.chains[key]
+        if ids:
+            ids[at % len(ids)] = token_id
+        self.ask(key)
+
+    @rule(key=KEYS, ids=IDS)
+    def replace(self, key: str, ids: list[int]) -> None:
+        self.chains[key] = ids
+        self.ask(key)
+
+    @invariant()
+    def bounded(self) -> None:
+        if hasattr(self, "wire"):
+            assert 0 <= self.wire.held_bytes <= self.limit
+
+
+TestPrompts = Prompts.TestCase
+TestPrompts.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@given(st.lists(IDS, min_size=1, max_size=8))
+def test_a_growing_prompt_costs_its_new_ids_only(turns: list[list[int]]) -> None:
+    wire = PromptWire()
+    prompt: list[int] = []
+    for new in turns:
+        before = wire.encoded_bytes
+        prompt += new
+        wire.pieces("a", prompt)
+        comma = 1 if new and len(prompt) > len(new) else 0
+        assert wire.encoded_bytes - before == len(written(new)) + comma
+
+
+def test_a_retry_costs_nothing() -> None:
+    wire = PromptWire()
+    wire.pieces("a", [1, 2, 3])
+    before = wire.encoded_bytes
+    wire.pieces("a", [1, 2, 3])
+    assert wire.encoded_bytes == before
+
+
+def test_a_fork_costs_from_the_turn_where_it_leaves() -> None:
+    wire = PromptWire()
+    wire.pieces("a", [1, 2, 3])
+    wire.pieces("a", [1, 2, 3, 4, 5])
+    before = wire.encoded_bytes
+    wire.pieces("a", [1, 2, 3, 9])
+    assert wire.encoded_bytes - before == len(b",9")
+
+
+def test_what_was_asked_for_longest_ago_goes_first() -> None:
+    wire = PromptWire(limit_bytes=2000)
+    for key in ("a", "b", "a", "c"):  # each takes some 900 bytes
+        wire.pieces(key, list(range(70)))
+    before = wire.encoded_bytes
+    wire.pieces("a", list(range(70)))
+    assert wire.encoded_bytes == before
+    wire.pieces("b", list(range(70)))
+    assert wire.encoded_bytes > before
+
+
+def test_pieces_that_were_handed_out_do_not_change() -> None:
+    wire = PromptWire()
+    first = wire.pieces("a", [1, 2])
+    wire.pieces("a", [1, 2, 3])
+    wire.pieces("a", [7])
+    assert b"".join(first) == b"1,2"
+
+
+def test_a_view_of_a_ledger_is_read_as_it_stands() -> None:
+    ledger = Ledger()
+    chain = ledger.open([5, 6])
+    view = ledger.view(chain)
+    ledger.append(chain, [7], SpanKind.OBSERVATION, turn=0)
+    assert b"".join(PromptWire().pieces("a", view)) == b"5,6"
+    assert b"".join(PromptWire().pieces("a", array("i", [5, 6]))) == b"5,6"
+
+
+@pytest.mark.parametrize("bad", [-1, 2**31, True, 1.0, "1", None])
+def test_what_is_no_id_is_named(bad: object) -> None:
+    with pytest.raises(ModelError, match=r"prompt_ids\[1\]"):
+        PromptWire().pieces("a", [1, bad])  # type: ignore[list-item]
+
+
+def test_a_negative_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="wire_cache_bytes"):
+        PromptWire(limit_bytes=-1)
