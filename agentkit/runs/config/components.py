@@ -15,7 +15,7 @@ from attrs import field, frozen
 from agentkit.protocols import Tool
 from agentkit.runs.config.hints import Parameter, Parameters, Unresolved, parameters_of
 from agentkit.runs.config.problems import Problem, Problems, nearest, shown
-from agentkit.runs.config.references import Importer, check_name, what_failed
+from agentkit.runs.config.references import Importer, what_failed
 from agentkit.runs.config.roles import Kind, Role, kind_of
 from agentkit.runs.config.values import StrictValues
 from agentkit.runs.config.variables import plain
@@ -27,35 +27,6 @@ class Named:
 
     use: str
     arguments: Mapping[str, object] = field(factory=dict)
-
-    @property
-    def step(self) -> tuple[str, ...]:
-        """The path from the component to its name."""
-        return ("use",) if self.arguments else ()
-
-
-def named(value: object, group: str | None) -> Named:
-    """`value` as a component, its form and its name checked; nothing is imported.
-
-    Raises:
-        Problems: it is no name and no mapping with `use`, or there is no such name.
-    """
-    if isinstance(value, str):
-        component = Named(str(value))
-    elif isinstance(value, Mapping):
-        use = value.get("use")
-        if not isinstance(use, str):
-            found = "which is missing" if "use" not in value else f"found {shown(use)}"
-            hint = "" if use is not None or not value else f"; the keys are {', '.join(sorted(value))[:200]}"
-            raise Problems.one(f"must say what it is by `use: name`, {found}{hint}")
-        component = Named(str(use), {key: item for key, item in value.items() if key != "use"})
-    else:
-        raise Problems.one(f"must be a name or {{use: name, ...}}, found {shown(value)}")
-    try:
-        check_name(component.use, group)
-    except Problems as error:
-        raise error.under(*(("use",) if isinstance(value, Mapping) else ())) from None
-    return component
 
 
 class Fresh(functools.partial[Any]):
@@ -89,13 +60,36 @@ class Components:
         self._importer = importer
         self.values = StrictValues(lambda value, hint: self.make(value, kind_of(hint)), folder=importer.folder)
 
+    def named(self, value: object, group: str | None) -> Named:
+        """`value` as a component, its form and its name checked; nothing is imported.
+
+        Raises:
+            Problems: it is no name and no mapping with `use`, or there is no such name.
+        """
+        if isinstance(value, str):
+            component = Named(str(value))
+        elif isinstance(value, Mapping):
+            use = value.get("use")
+            if not isinstance(use, str):
+                found = "which is missing" if "use" not in value else f"found {shown(use)}"
+                hint = "" if use is not None or not value else f"; the keys are {', '.join(sorted(value))[:200]}"
+                raise Problems.one(f"must say what it is by `use: name`, {found}{hint}")
+            component = Named(str(use), {key: item for key, item in value.items() if key != "use"})
+        else:
+            raise Problems.one(f"must be a name or {{use: name, ...}}, found {shown(value)}")
+        try:
+            self._importer.names.check(component.use, group)
+        except Problems as error:
+            raise error.under(*(("use",) if isinstance(value, Mapping) else ())) from None
+        return component
+
     def make(self, value: object, kind: Kind) -> object:
         """What `value` becomes.
 
         Raises:
             Problems: all there are: with its name, its import, its arguments, or what it said when it was called.
         """
-        component = named(value, kind.group)
+        component = self.named(value, kind.group)
         steps = ("use",) if isinstance(value, Mapping) else ()
         try:
             target = self._importer.find(component.use, kind.group)

@@ -5,6 +5,7 @@ and are refused; dates and times are text; an alias is a copy. Nothing is import
 """
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from agentkit.runs.config.problems import Path, spell
 _TAG = "tag:yaml.org,2002:"
 _TEXTS = frozenset({f"{_TAG}str", f"{_TAG}timestamp"})
 _SCALARS = frozenset({f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null"})
+_LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
 _MOST_VALUES = 100_000
 _PURPOSE = "reading or writing a YAML file"
 
@@ -62,6 +64,7 @@ def write_document(tree: Mapping[str, object]) -> str:
         MissingExtraError: the extra `yaml` is not installed.
     """
     yaml = _yaml()
+    yaml.Representer = _quoting(yaml.Representer)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.width = 100
@@ -72,6 +75,17 @@ def write_document(tree: Mapping[str, object]) -> str:
 
 def _yaml() -> Any:
     return require("ruamel.yaml", extra="yaml", purpose=_PURPOSE).YAML(typ="safe", pure=True)
+
+
+def _quoting(representer: Any) -> Any:
+    """The representer, but with the line ends of other scripts quoted: as plain text they would read back as blanks."""
+    quoting: Any = type("QuotingRepresenter", (representer,), {})
+
+    def represent(self: Any, text: str) -> Any:
+        return self.represent_scalar(f"{_TAG}str", text, style='"' if _LINE_ENDS.search(text) else None)
+
+    quoting.add_representer(str, represent)
+    return quoting
 
 
 def _plain(value: object) -> object:
@@ -101,7 +115,7 @@ class _Reader:
             line = f", line {mark.line + 1}" if mark is not None else ""
             words = ", ".join(part for part in (error.context, error.problem) if part)
             raise ConfigError(f"{self._where}{line}: this is no YAML: {words}") from None
-        except errors.YAMLStreamError as error:
+        except errors.YAMLError as error:
             raise ConfigError(f"{self._where}: this is no YAML: {_first_line(error)}") from None
         except RecursionError:
             raise ConfigError(f"{self._where}: lists and mappings are nested too deeply") from None

@@ -9,7 +9,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path as FilePath
 
@@ -29,39 +29,51 @@ def is_reference(name: str) -> bool:
     return _REFERENCE.fullmatch(name) is not None
 
 
-def short_names(group: str | None) -> Mapping[str, list[EntryPoint]]:
-    """The short names of a group, with the entry points of each: several, where packages disagree."""
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=f"agentkit.{group}") if group else ():
-        points = found.setdefault(point.name, [])
-        if all(point.value != other.value for other in points):
-            points.append(point)
-    return found
+class ShortNames:
+    """The short names of what is installed now, by group; read once, when the first of them is asked for."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, list[EntryPoint]]] | None = None
+
+    def of(self, group: str | None) -> Mapping[str, list[EntryPoint]]:
+        """The entry points of each name of a group: several, where packages disagree."""
+        if self._groups is None:
+            installed = entry_points()
+            self._groups = {group: _by_name(installed.select(group=f"agentkit.{group}")) for group in GROUPS}
+        return {} if group is None else self._groups[group]
+
+    def check(self, name: str, group: str | None) -> None:
+        """Check that `name` may stand for something, without importing anything.
+
+        Raises:
+            Problems: it is no reference and no short name of the group.
+        """
+        if ":" in name:
+            if not is_reference(name):
+                raise Problems.one(f"must be written package.module:Name, found {name!r:.80}")
+            return
+        known = self.of(group)
+        points = known.get(name, ())
+        if not points:
+            hint = nearest(name, known, kind=f"short names of {group}") if group else "there are none here"
+            dotted = _DOTTED.fullmatch(name)
+            if dotted:
+                hint = f"write {dotted[1]}:{dotted[2]}, with a colon before the last name"
+            else:
+                hint += "; one of your own is package.module:Name"
+            raise Problems.one(f"is {name!r:.80}, which is no short name: {hint}")
+        if len(points) > 1:
+            values = " or ".join(sorted(point.value for point in points))
+            raise Problems.one(f"is {name!r}, a short name of several packages: write {values}")
 
 
-def check_name(name: str, group: str | None) -> None:
-    """Check that `name` may stand for something, without importing anything.
-
-    Raises:
-        Problems: it is no reference and no short name of the group.
-    """
-    if ":" in name:
-        if not is_reference(name):
-            raise Problems.one(f"must be written package.module:Name, found {name!r:.80}")
-        return
-    known = short_names(group)
-    points = known.get(name)
-    if points is None:
-        hint = nearest(name, known, kind=f"short names of {group}") if group else "there are no short names here"
-        dotted = _DOTTED.fullmatch(name)
-        if dotted:
-            hint = f"write {dotted[1]}:{dotted[2]}, with a colon before the last name"
-        elif known or not group:
-            hint += "; one of your own is package.module:Name"
-        raise Problems.one(f"is {name!r:.80}, which is no short name: {hint}")
-    if len(points) > 1:
-        values = " and ".join(sorted(point.value for point in points))
-        raise Problems.one(f"is {name!r}, a short name of several packages: write {values.replace(' and ', ' or ')}")
+def _by_name(points: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
+    names: dict[str, list[EntryPoint]] = {}
+    for point in points:
+        same = names.setdefault(point.name, [])
+        if all(point.value != other.value for other in same):
+            same.append(point)
+    return names
 
 
 @frozen
@@ -74,6 +86,7 @@ class Importer:
 
     folder: FilePath | None = None
     only: frozenset[str] | None = None
+    names: ShortNames = field(factory=ShortNames)
     modules: set[str] = field(factory=set)
     """The modules that were named so far."""
 
@@ -83,14 +96,16 @@ class Importer:
         Raises:
             Problems: there is no such thing, or importing it failed; then with the line at fault.
         """
-        check_name(name, group)
+        self.names.check(name, group)
         if ":" in name:
             module, _, attribute = name.partition(":")
         else:
-            (point,) = short_names(group)[name]
+            (point,) = self.names.of(group)[name]
             module, _, attribute = point.value.partition(":")
-        if ":" in name and self.only is not None:
-            self._check_allowed(name, module, attribute)
+        if ":" in name:
+            if self.only is not None:
+                self._check_allowed(name, module, attribute)
+            self._look_in_folder(module)
         found = self._attribute(self._module(module), module, attribute)
         if ":" in name:
             if self.only is not None and _home(found, module) not in (module.partition(".")[0], "agentkit"):
@@ -106,7 +121,6 @@ class Importer:
             )
 
     def _module(self, name: str) -> object:
-        self._look_in_folder(name)
         try:
             return importlib.import_module(name)
         except (Exception, SystemExit) as error:
@@ -117,18 +131,18 @@ class Importer:
             raise Problems.one(f"is in the module {name!r}, whose import failed: {what_failed(error)}") from None
 
     def _look_in_folder(self, name: str) -> None:
+        """Have modules beside the configuration found first, as those beside a script are."""
         if self.folder is None:
             return
         top = name.partition(".")[0]
-        places = [self.folder / f"{top}.py", self.folder / top / "__init__.py", self.folder / top]
-        own = next((place for place in places if place.exists()), None)
-        if own is None:
+        files = [self.folder / f"{top}.py", self.folder / top / "__init__.py"]
+        own = next((file for file in files if file.is_file()), None)
+        if own is None and not (self.folder / top).is_dir():
             return
-        loaded = sys.modules.get(top)
-        path = getattr(loaded, "__file__", None)
-        if loaded is not None and path is not None and FilePath(path).resolve() not in {p.resolve() for p in places}:
+        loaded = getattr(sys.modules.get(top), "__file__", None)
+        if own is not None and loaded is not None and FilePath(loaded).resolve() != own.resolve():
             raise Problems.one(
-                f"is in the module {top!r}, of which {str(own)!r} is one, but {path!r} is imported already: "
+                f"is in the module {top!r}, which {str(own)!r} is, but {loaded!r} was imported already: "
                 "give yours another name"
             )
         if str(self.folder) not in sys.path:

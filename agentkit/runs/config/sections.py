@@ -12,7 +12,7 @@ import attrs
 from agentkit.actors import Agent, OutcomePolicy
 from agentkit.errors import AgentkitError
 from agentkit.runs.config.classes import problems_of, structure_class
-from agentkit.runs.config.components import Components, named
+from agentkit.runs.config.components import Components
 from agentkit.runs.config.problems import Problem, Problems, collect, nearest, shown
 from agentkit.runs.config.roles import ENV, LOOP, MODEL, PARSER, RENDERER, REWARD, TOOL, Kind
 
@@ -44,7 +44,7 @@ class Sections:
         Raises:
             Problems: all there are.
         """
-        named(tree, MODEL.group)
+        self._components.named(tree, MODEL.group)
 
     def make_model(self, tree: object) -> Any:
         """The model.
@@ -106,9 +106,9 @@ class Sections:
 
     def _check_field(self, name: str, value: object) -> object:
         if name in COMPONENTS:
-            return named(value, COMPONENTS[name].group)
+            return self._components.named(value, COMPONENTS[name].group)
         if name == "tools":
-            return _each_tool(value, lambda tool: named(tool, TOOL.group))
+            return _each_tool(value, lambda tool: self._components.named(tool, TOOL.group))
         return self._values.structure(value, _plain_hint(name))
 
     def _make_field(self, name: str, value: object) -> object:

@@ -1,0 +1,172 @@
+"""`${NAME}`: what it becomes, what is missing, and what is secret."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agentkit import ConfigError
+from agentkit.runs.config.variables import Expanded, expand, hide_in, mask_written_secrets
+
+ENVIRON = {"KEY": "sk-0123456789", "SHORT": "abc", "EMPTY": "", "DOLLAR": "a$$b${KEY}"}
+
+
+def by_hand(text: str) -> str | None:
+    """One character after another; None where something is wrong."""
+    out, rest = "", text
+    while rest:
+        if rest.startswith("$$"):
+            out, rest = out + "$", rest[2:]
+        elif rest.startswith("${"):
+            name, closed, after = rest[2:].partition("}")
+            name, dash, default = name.partition(":-")
+            if not closed or not name.isidentifier() or not name.isascii() or set(default) & set("${}"):
+                return None
+            value = ENVIRON.get(name)
+            if value is None and not dash:
+                return None
+            out += value if value or (value is not None and not dash) else default
+            rest = after
+        else:
+            out, rest = out + rest[0], rest[1:]
+    return out
+
+
+pieces = st.lists(
+    st.sampled_from(
+        ["$", "$$", "${", "}", "{", "${KEY}", "${EMPTY}", "${EMPTY:-x}", "${NO:-x y}", "${NO}", "${NO:-}", "${DOLLAR}"]
+        + ["${1}", "${KEY:-", ":-", "a", " ", "${SHORT}", "${KEY:-x}"]
+    ),
+    max_size=6,
+).map("".join)
+
+
+@given(pieces)
+@example("$$${KEY}$")
+@example("${NO:-${KEY}}")
+def test_expansion_is_what_reading_by_hand_gives(text: str) -> None:
+    expansion = expand({"a": text}, ENVIRON)
+    expected = by_hand(text)
+    if expected is None:
+        assert expansion.problems
+    else:
+        assert not expansion.problems
+        assert expansion.tree == {"a": expected}
+
+
+def test_variables_are_replaced_in_every_value_and_in_no_key() -> None:
+    tree = {"${KEY}": ["${SHORT}", {"b": "x${SHORT}y"}], "n": 3, "t": True, "z": None}
+    expansion = expand(tree, ENVIRON)
+    assert expansion.tree == {"${KEY}": ["abc", {"b": "xabcy"}], "n": 3, "t": True, "z": None}
+
+
+def test_what_a_variable_holds_is_not_read_again() -> None:
+    assert expand({"a": "${DOLLAR}"}, ENVIRON).tree == {"a": "a$$b${KEY}"}
+
+
+def test_a_replaced_text_remembers_how_it_was_written() -> None:
+    value = expand({"a": "x${KEY}"}, ENVIRON).tree["a"]
+    assert isinstance(value, Expanded)
+    assert value.written == "x${KEY}"
+
+
+def test_all_missing_variables_are_named_in_one_error(project) -> None:
+    text = 'name: "${ONE}"\nmodel: {use: scripted, script: ["${TWO}", "${"]}\ndataset: tasks.jsonl\n'
+    with pytest.raises(ConfigError) as caught:
+        project.load(text)
+    told = str(caught.value)
+    assert "name (line 1) needs the environment variable ONE, which is not set" in told
+    assert "model.script[0] (line 2) needs the environment variable TWO" in told
+    assert "model.script[1] (line 2) has a `${` that names no variable" in told
+
+
+def test_secrets_are_values_of_variables_and_texts_under_telling_keys() -> None:
+    tree = {
+        "a": "${KEY}",
+        "b": "${SHORT}",
+        "headers": {"Authorization": "Bearer written"},
+        "openai_api_key": "sk-written",
+        "password": ["no-mapping"],
+        "tokenizer": "Qwen/Qwen3-8B",
+        "max_tokens": "lots-of-them",
+        "api_key": "tiny",
+        "default": "${NO:-not secret}",
+    }
+    secrets = expand(tree, ENVIRON).secrets
+    assert dict(secrets) == {
+        "sk-0123456789": "${KEY}",
+        "Bearer written": "***",
+        "sk-written": "***",
+        "no-mapping": "***",
+    }
+
+
+def test_a_value_is_not_secret_because_it_was_left_to_its_default() -> None:
+    assert not expand({"a": "${NO:-abcdefgh}"}, ENVIRON).secrets
+
+
+def test_the_longest_secret_is_hidden_first_and_its_quoted_form_too() -> None:
+    secrets = {"secret": "${A}", "secret-longer": "${B}", "with\nline": "${C}"}
+    assert hide_in("a secret-longer b secret c", secrets) == "a ${B} b ${A} c"
+    assert hide_in(repr("with\nline"), secrets) == "'${C}'"
+
+
+def test_texts_under_telling_keys_are_masked_unless_they_are_variables() -> None:
+    tree = {
+        "api_key": "sk-x",
+        "b": {"token": "${T}", "password": "${T:-hunter2}"},
+        "c": [{"secret": "s"}],
+        "d": "plain",
+    }
+    assert mask_written_secrets(tree) == {
+        "api_key": "***", "b": {"token": "${T}", "password": "***"}, "c": [{"secret": "***"}], "d": "plain",
+    }  # fmt: skip
+
+
+def test_no_text_about_a_configuration_holds_a_secret(project) -> None:
+    import logging
+
+    text = """
+name: "${KEY}"
+model: {use: scripted, script: ["${KEY}"]}
+agent: {env: {use: "PARTS:Shop", items: ["${KEY}"]}, params: {api_key: "${KEY}", other: sk-written-down, token: tk-written-down}}
+dataset: tasks.jsonl
+"""
+    config = project.load(text, environ=ENVIRON)
+    assert {"sk-0123456789", "tk-written-down"} <= config.secrets
+    told = [repr(config), str(config), config.to_yaml(), config.to_yaml(defaults=True), f"{logging.INFO}"]
+    assert not [each for each in told if "sk-0123" in each.replace(config.name, "") or "tk-written" in each]
+    assert config.agent.params["api_key"] == "sk-0123456789"  # the model gets what it needs
+    assert type(config.agent.params["api_key"]) is str
+    assert type(config.agent.make_env().items[0]) is str
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'agent: {budget: {max_turns: "${KEY}"}}',
+        'agent: {loop: "${KEY}"}',
+        'agent: {outcomes: "${KEY}"}',
+        'agent: {on_rewrite: "${KEY}"}',
+        'agent: {"params": ["${KEY}"]}',
+        'pool: "${KEY}"',
+        'agent: {env: {use: "PARTS:Raises", key: "${KEY}"}}',
+        'agent: {env: {use: "PARTS:Sized", size: {width: "${KEY}"}}}',
+        'agent: {env: {use: "os:${KEY}x"}}',
+        'overridable: ["${KEY}"]',
+        'agent: {tools: [{use: "PARTS:Raises", key: "${KEY}"}]}',
+    ],
+)
+def test_no_error_about_a_configuration_holds_a_secret(project, line: str) -> None:
+    raises = "class Raises:\n    def __init__(self, key: str):\n        raise ValueError(f'{key} is no key, nor is {key!r}')\n"
+    raises += "    async def start(self, task): ...\n    async def close(self): ...\n    spec = None\n    async def call(self): ...\n"
+    text = f"model: {{use: scripted, script: [Hello.]}}\ndataset: tasks.jsonl\n{line}\n"
+    text = text.replace("PARTS:Raises", f"{project.module(raises)}:Raises")
+    try:
+        config = project.load(text, environ=ENVIRON)
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # an env is made later, by its own code
+            config.agent.make_env()
+        assert isinstance(caught.value, ValueError)
+    except ConfigError as error:
+        assert "sk-0123" not in str(error)
+        assert error.__cause__ is None
+        assert error.__suppress_context__ or error.__context__ is None
