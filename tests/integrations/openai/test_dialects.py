@@ -237,8 +237,15 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["choices", "token_ids", "logprobs", "token_logprobs", "finish_reason", "usage", "error", "message"]
-                + [
+                [
+                    "choices",
+                    "token_ids",
+                    "logprobs",
+                    "token_logprobs",
+                    "finish_reason",
+                    "usage",
+                    "error",
+                    "message",
                     "tokens",
                     "stop",
                     "tokens_predicted",

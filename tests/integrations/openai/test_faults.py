@@ -33,8 +33,8 @@ OVERFLOWS = {
         400,
         {
             "error": {
-                "message": "The decoder prompt (length 2048) plus the number of requested output tokens (at least 1) is "
-                "longer than the maximum model length of 2048."
+                "message": "The decoder prompt (length 2048) plus the number of requested output tokens "
+                "(at least 1) is longer than the maximum model length of 2048."
             }
         },
     ),
@@ -166,9 +166,14 @@ def test_a_redirect_is_not_followed_but_explained() -> None:
     assert "base_url" in str(reply(307, ""))
 
 
-@given(st.binary(max_size=300) | st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
-       lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["error", "message", "code", "type", "param", "x"]),
-       inner)).map(lambda value: json.dumps(value).encode()), st.integers(300, 999))  # fmt: skip
+FIELDS = st.sampled_from(["error", "message", "code", "type", "param", "x"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(FIELDS, inner),
+)
+
+
+@given(st.binary(max_size=300) | VALUES.map(lambda value: json.dumps(value).encode()), st.integers(300, 999))
 def test_any_body_gives_one_readable_line(body: bytes, status: int) -> None:
     fault = fault_of_reply(status, body, where="POST /v1", secrets=("",))
     assert isinstance(fault, ModelError)
