@@ -167,6 +167,7 @@ class LogWriter:
             if item is None:
                 break
             if isinstance(item, threading.Event):
+                self._tell_dropped()
                 self._safely(self._flush)
                 item.set()
             elif isinstance(item, RolloutKey):

@@ -143,16 +143,17 @@ _HEADER = re.compile(
     r"(?P<value>(?:(?:[A-Za-z][A-Za-z0-9-]{1,24}) )?[^\s\"'\\)}>\]][^\r\n\"'\\)}>\]]{0,4096})",
     re.IGNORECASE,
 )
+_MASKED = MASK[:-1]  # what is left of it in a value that ends before a bracket
 _SCHEMES = frozenset({"bearer", "basic", "token", "digest", "negotiate", "apikey", "aws4-hmac-sha256", "hawk"})
 
 
 def _header(match: "re.Match[str]") -> str:
     head, value = match["head"], match["value"]
-    if value.startswith(MASK):
+    if value.startswith(_MASKED):
         return match[0]
     first, _, rest = value.partition(" ")
     if first.lower() in _SCHEMES and rest:
-        return match[0] if rest.startswith(MASK) else f"{head}{first} {MASK}"
+        return match[0] if rest.startswith(_MASKED) else f"{head}{first} {MASK}"
     quoted = head.endswith(('"', "'"))
     if "cookie" in head.lower():
         return head + MASK if "=" in value.partition(";")[0] or quoted else match[0]
