@@ -21,7 +21,9 @@ from queue import SimpleQueue
 from attrs import field, frozen
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = (".", "integrations/openai", "integrations/verl", "tests/mutants")
+SOURCE_ROOTS = (
+    ".", "integrations/hf", "integrations/openai", "integrations/verl", "integrations/vllm", "tests/mutants",
+)  # fmt: skip
 LEFT_OUT_ANYWHERE = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
 LEFT_OUT_ON_TOP = shutil.ignore_patterns(".git", ".venv*", "dist", "build", "runs")
 FIELDS = ("name", "file", "find", "replace", "tests", "invariant")
