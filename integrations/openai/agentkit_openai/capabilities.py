@@ -18,6 +18,7 @@ _log = logging.getLogger("agentkit_openai")
 
 _NOT_UP = frozenset({429, 502, 503, 504})  # a proxy without its server, or a server that still loads
 _POLL_S = 0.5
+_PROBE_S = 120.0  # a server's first generation after its start can take long: it compiles
 _BIAS = 100.0
 _SURE = -0.01
 _IDS = (
@@ -110,7 +111,13 @@ async def detect(
     else:
         spoken = VLLMDialect(model)
         window = _positive(entry.get("max_model_len"))
-    kind = await _logprob_kind(transport, spoken)
+    try:
+        with anyio.fail_after(_PROBE_S):
+            kind = await _logprob_kind(transport, spoken)
+    except TimeoutError:
+        raise ModelError(
+            f"{transport.base_url} is up, but did not generate one token within {_PROBE_S:g} s: is it paused?"
+        ) from None
     return Capabilities(dialect, window, kind), spoken
 
 

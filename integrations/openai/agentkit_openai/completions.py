@@ -194,7 +194,7 @@ class CompletionsModel:
         window = self.capabilities.window
         params = {**self._params, **request.params}
         check_params(request.params)
-        if not self._warned and self.capabilities.logprobs != "processed":
+        if params and not self._warned and self.capabilities.logprobs != "processed":
             self._warned = warn_of_raw(params)
         prompt_tokens = len(request.prompt_ids)
         room = request.max_tokens if window is None else min(request.max_tokens, window - prompt_tokens)

@@ -241,6 +241,8 @@ class Transport:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 if is_last or isinstance(error, aiohttp.ClientConnectorError):
                     raise
+            if "X-Request-Id" in headers:  # the first may have arrived all the same: no two have one name
+                headers = {**headers, "X-Request-Id": headers["X-Request-Id"] + ".again"}
             await asyncio.sleep(0)  # for the loop to notice which other kept connections are closed
         raise InvariantError("the tries have no end")
 

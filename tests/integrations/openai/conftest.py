@@ -158,3 +158,53 @@ def _tap(session: aiohttp.ClientSession, root_url: str, target: Path) -> Handler
         return answer
 
     return handle
+
+
+class FakeVLLM:
+    """A server in vLLM's shape that answers each request for a completion with the next step of a script.
+
+    A step is a list of parts of a stream, or a function of the request that answers it; the last one is repeated. What
+    was asked is in `bodies` and `headers`. The client's probe is answered apart.
+    """
+
+    def __init__(self, *script: list[bytes] | Handler, window: int = 2048) -> None:
+        self.script = script
+        self.window = window
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+
+    @staticmethod
+    def event(*tokens: tuple[int, float], reason: str | None = None) -> bytes:
+        """One event with these ids and log-probabilities."""
+        logprobs = {"token_logprobs": [logprob for _, logprob in tokens]} if tokens else None
+        choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": reason}
+        choice["token_ids"] = [token_id for token_id, _ in tokens]
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "tiny", "owned_by": "vllm", "max_model_len": self.window}]})
+        body = await request.json()
+        if body["prompt"] == [0]:
+            return await self.stream(request, [self.event((0, -3.0), reason="length"), b"data: [DONE]\n\n"])
+        self.bodies.append(body)
+        self.headers.append(request.headers.copy())
+        step = self.script[min(len(self.bodies), len(self.script)) - 1]
+        return await (self.stream(request, step) if isinstance(step, list) else step(request))
+
+    @staticmethod
+    async def stream(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
+        """A stream of these parts, each in a packet of its own."""
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        for part in parts:
+            await answer.write(part)
+        await answer.write_eof()
+        return answer
+
+
+@pytest.fixture
+def fake_vllm() -> type[FakeVLLM]:
+    """The class."""
+    return FakeVLLM
