@@ -1,8 +1,25 @@
-"""Fakes, virtual clocks and strategies: public, for users' tests too."""
+"""Fakes, virtual clocks, fault plans and a simulator, hypothesis strategies: public, for users' tests too."""
 
 from agentkit.testing.clocks import AutojumpLoop as AutojumpLoop
 from agentkit.testing.clocks import virtual_asyncio as virtual_asyncio
 from agentkit.testing.clocks import virtual_trio as virtual_trio
+from agentkit.testing.faulty_models import failing_model as failing_model
+from agentkit.testing.faulty_models import faulty_model as faulty_model
+from agentkit.testing.faulty_parts import faulty_agent as faulty_agent
+from agentkit.testing.faulty_parts import faulty_env as faulty_env
+from agentkit.testing.faulty_parts import faulty_loop as faulty_loop
+from agentkit.testing.faulty_parts import faulty_reward as faulty_reward
+from agentkit.testing.faulty_parts import faulty_tool as faulty_tool
+from agentkit.testing.fingerprint import fingerprint as fingerprint
+from agentkit.testing.plan import FaultPlan as FaultPlan
+from agentkit.testing.report import Problem as Problem
+from agentkit.testing.report import SimulationFailed as SimulationFailed
+from agentkit.testing.report import SimulationReport as SimulationReport
+from agentkit.testing.simulation import Simulation as Simulation
+from agentkit.testing.simulation import replay as replay
+from agentkit.testing.simulation import simulate as simulate
+from agentkit.testing.sinks import ResumableSink as ResumableSink
+from agentkit.testing.witness import Witness as Witness
 from agentkit.testing.fakes import FakeTool as FakeTool
 from agentkit.testing.fakes import MemorySink as MemorySink
 from agentkit.testing.fakes import World as World

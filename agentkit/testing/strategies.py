@@ -34,6 +34,7 @@ from agentkit.protocols import (
     Trajectory,
     Turn,
 )
+from agentkit.testing.plan import FaultPlan, faults
 
 require("hypothesis", extra="testing", purpose="agentkit.testing.strategies")
 
@@ -45,6 +46,12 @@ _HOSTILE = "a {}$\\\"'\n\r\t\x00\x1b\x7f\x9b\u202e\u2028\ud83d\ude00\U0001f600\u
 def texts(max_size: int = 12) -> st.SearchStrategy[str]:
     """Any text: control characters, NUL, lone surrogates and things that look like tags, too."""
     return st.text(_HOSTILE, max_size=max_size) | st.text(max_size=max_size)
+
+
+def fault_plans(rate: float = 0.1, *, deaths: int = 0) -> st.SearchStrategy[FaultPlan]:
+    """Plans with some of the faults, each at up to `rate`, and up to `deaths` of the host. They shrink to no fault."""
+    rates = {fault: st.just(0.0) | st.floats(0, rate) for fault in faults()}
+    return st.builds(FaultPlan, seed=st.integers(0, 2**16), deaths=st.integers(0, deaths), **rates)
 
 
 def json_values() -> st.SearchStrategy[Any]:
