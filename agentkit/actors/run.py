@@ -155,11 +155,15 @@ class Run:
         task: Task,
         sealed: Container[tuple[str, int]],
     ) -> None:
-        indices = [index for index in range(self._pool.group_size) if (task.id, index) not in sealed]
+        size = self._pool.group_size
+        if all((task.id, index) in sealed for index in range(size)) and not self._has_begun(task, size):
+            return  # no agent is made for a task that is done
+        agent = self._pool.agent_of(task)
+        begun = self._begun_replacements(task, agent)
+        indices = [index for index in range(size + begun) if (task.id, index) not in sealed]
         if not indices:
             return
-        agent = self._pool.agent_of(task)
-        group = _Group(agent, self._pool.group_size, agent.outcomes.replacements, len(indices))
+        group = _Group(agent, size + begun, agent.outcomes.replacements - begun, len(indices))
         self._groups[task.id] = group
         for index in indices:
             self._pool.claim(task.id, index)
@@ -174,6 +178,18 @@ class Run:
                 return
             rollouts.start_soon(self._one, rollouts, send, task, index, group, None)
             await anyio.lowlevel.checkpoint()  # thousands at once must not hold up those that run
+
+    def _begun_replacements(self, task: Task, agent: Agent) -> int:
+        """How many replacements an earlier run with the same sink has begun: their indices are taken."""
+        policy, begun = agent.outcomes, 0
+        if Outcome.REPLACE in {*policy.exits.values(), *policy.blames.values(), policy.ungraded, policy.exhausted}:
+            while begun < policy.replacements and self._has_begun(task, self._pool.group_size + begun):
+                begun += 1
+        return begun
+
+    def _has_begun(self, task: Task, index: int) -> bool:
+        """Whether an earlier run with the same sink has begun this rollout."""
+        return self._pool.actor(self._pool.agent, task, index).key.attempt > 0
 
     async def _one(
         self,

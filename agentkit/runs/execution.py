@@ -140,7 +140,7 @@ async def resume(
         if origin is not None:
             info = evolve(info, changes=origin.changes, config_sha256=origin.sha256)
         done = _count_done(config, journal.sealed())
-        if done == info.expected:
+        if done == info.expected and not _has_open_replacements(info, journal):
             return sitting.nothing_left(found, info, journal)
         await stack.enter_async_context(_entered(config.agent.model))
         await sitting.last_chance()
@@ -254,6 +254,13 @@ def _meter(info: RunInfo, journal: Journal, *, done_before: int) -> Meter:
 def _count_done(config: RunConfig, sealed: Container[tuple[str, int]]) -> int:
     indices = range(config.pool.group_size)
     return sum((task.id, index) in sealed for task in config.tasks() for index in indices)
+
+
+def _has_open_replacements(info: RunInfo, journal: Journal) -> bool:
+    """Whether a replacement, which no task's group counts, was begun and is not done."""
+    open_keys = {(each.key.task_id, each.key.index) for each in journal.reader.unfinished()}
+    open_keys |= journal.reader.sealed() - journal.sealed()
+    return any(index >= info.group_size for _, index in open_keys)
 
 
 async def _survey(config: RunConfig, writer: WriterKind) -> Survey:

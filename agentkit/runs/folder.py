@@ -49,10 +49,10 @@ class RunFolder:
             if config is not None:
                 (beside / _CONFIG).write_text(config, encoding="utf-8")
             beside.rename(folder.path)  # onto nothing or an empty folder; anything else is refused by the kernel
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
             shutil.rmtree(beside, ignore_errors=True)
             folder.check_new()  # another process was faster: it says so
-            raise ConfigError(f"cannot make the run folder {str(path)!r}: {error.strerror or error}") from error
+            raise ConfigError(f"cannot make the run folder {str(path)!r}: {error}") from error
         return folder
 
     @classmethod

@@ -58,13 +58,20 @@ async def test_a_run_that_is_through_its_tasks_is_exhausted_drained_or_not() -> 
 
 
 async def test_a_run_drained_before_it_began_yields_nothing() -> None:
-    sink = MemorySink()
+    sink, taken = MemorySink(), list[Task]()
+
+    def source() -> Iterator[Task]:
+        for task in tasks(3):
+            taken.append(task)
+            yield task
+
     async with Pool(slow(), sink=sink) as pool:
-        run = pool.run(tasks(3))
+        run = pool.run(source())
         run.drain()
         run.drain()
         assert await run == []
     assert not sink.begun
+    assert not taken, "an endless source would be read for ever"
 
 
 async def test_draining_from_the_loop_that_iterates_begins_nothing_more() -> None:
@@ -111,17 +118,16 @@ async def test_an_endless_source_ends_by_draining() -> None:
 
 
 async def test_a_group_cut_short_comes_last_and_whole_groups_come_whole() -> None:
-    async with Pool(slow(10), max_rollouts=6, group_size=4) as pool:
-        run, groups = pool.run(tasks(5)), []
-        async for group in run.groups():
-            if not groups:
-                run.drain()
-            groups.append([t.key for t in group])
-    sizes = [len(group) for group in groups]
-    assert sizes[0] == 4
-    assert sum(sizes) == len({key for group in groups for key in group})
-    assert all(len({key.task_id for key in group}) == 1 for group in groups)
-    assert min(sizes) < 4, "the last group was cut short"
+    async with Pool(slow(10), max_rollouts=6, group_size=4) as pool, anyio.create_task_group() as group:
+        run = pool.run(tasks(5))
+
+        async def drain() -> None:
+            await anyio.sleep(5)
+            run.drain()
+
+        group.start_soon(drain)
+        groups = [[str(t.key) for t in each] async for each in run.groups()]
+    assert [sorted(each) for each in groups] == [["t0#0", "t0#1", "t0#2", "t0#3"], ["t1#0", "t1#1"]]
 
 
 async def test_a_rollout_that_was_begun_is_still_retried_and_replaced() -> None:
@@ -177,3 +183,42 @@ def test_a_drained_run_and_its_resume_make_each_rollout_once(
         assert reader.sealed() == expected
         assert all(summary.key.attempt == 0 for summary in reader.summaries()), "nothing was begun in vain"
         assert reader.unfinished() == ()
+
+
+def ungraded(*names: str) -> Agent:
+    """An agent whose rollouts of these tasks and indices get no grade, and are replaced."""
+
+    def reward(trajectory: Trajectory, _env: object) -> float:
+        if str(trajectory.key) in names:
+            raise ValueError("no grade")
+        return 1.0
+
+    return slow(10, reward=reward, outcomes=OutcomePolicy(ungraded=Outcome.REPLACE, replacements=2))
+
+
+async def test_a_resumed_group_gives_its_replacements_indices_that_are_free(tmp_path: Path) -> None:
+    agent = ungraded("t0#0", "t0#1", "t1#0")
+    async with Journal.open(tmp_path, writer="inline") as journal:
+        async with Pool(agent, max_rollouts=1, group_size=2, sink=journal) as pool:
+            seen, _, _ = await drained_after(pool, tasks(2), 5)
+        assert [(t.key.index, t.replaces) for t in seen] == [(0, None), (2, 0)]
+        async with Pool(agent, max_rollouts=1, group_size=2, sink=journal) as pool:
+            groups = [group async for group in pool.run(tasks(2)).groups()]
+    assert [[(str(t.key), t.replaces) for t in group] for group in groups] == [
+        [("t0#1", None), ("t0#3", 1)],
+        [("t1#0", None), ("t1#1", None), ("t1#2", 0)],
+    ]
+
+
+async def test_a_replacement_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    agent = ungraded("t0#0")
+    async with Journal.open(tmp_path, writer="inline") as journal:
+        async with Pool(agent, max_rollouts=1, sink=journal) as pool, pool.run(tasks(1)) as run:
+            await anext(run)
+            await anyio.sleep(5)  # the replacement is under way, and is cancelled now
+        assert journal.sealed() == {("t0", 0)}
+        async with Pool(agent, max_rollouts=1, sink=journal) as pool:
+            (again,) = await pool.run(tasks(1))
+        assert (again.key.index, again.key.attempt, again.exit_reason) == (1, 1, ExitReason.FINISHED)
+        async with Pool(agent, max_rollouts=1, sink=journal) as pool:
+            assert await pool.run(tasks(1)) == []

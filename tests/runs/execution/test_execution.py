@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkit import Agent, Budget, ConfigError, ExitReason, ModelError, Task, Trajectory
+from agentkit import Agent, Budget, ConfigError, ExitReason, ModelError, Outcome, OutcomePolicy, Task, Trajectory
 from agentkit.journal import Journal, JournalError, JournalReader
 from agentkit.models import ScriptedModel
 from agentkit.runs import (
@@ -252,6 +252,24 @@ async def test_what_is_repeated_takes_the_place_of_what_was(tmp_path: Path) -> N
     assert sealed(path) == EVERYTHING
 
 
+async def test_a_replacement_that_was_cut_off_is_still_to_be_made(tmp_path: Path) -> None:
+    async def reward(trajectory: Trajectory, _env: object) -> float:
+        if trajectory.key.index == 0:
+            raise ValueError("no grade")
+        return 1.0
+
+    policy = OutcomePolicy(ungraded=Outcome.REPLACE)
+    path, config = tmp_path / "a", config_of(tasks=TASKS[:1], group_size=1, reward=reward, outcomes=policy)
+    result = await stopped_after(15, config, path, "cancel")
+    assert (result.progress.done, result.progress.expected) == (1, 1)
+    again = await run(config, path, resume)
+    assert again.finished
+    assert sealed(path) == {("t0", 0): ExitReason.FINISHED, ("t0", 1): ExitReason.FINISHED}
+    assert len(RunFolder(path).info().sittings) == 2
+    await run(config, path, resume)
+    assert len(RunFolder(path).info().sittings) == 2, "nothing was left"
+
+
 async def test_another_dataset_is_an_error_that_says_what_differs(tmp_path: Path) -> None:
     path = tmp_path / "a"
     await stopped_after(35, config_of(), path)
@@ -276,6 +294,7 @@ async def test_another_group_size_or_an_edited_config_is_an_error(tmp_path: Path
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: _drain_later(stop))
         await run(config_of(), path, origin=origin, stop=stop)
+    assert json.loads((path / "run.json").read_text())["base"] == ".."
     with pytest.raises(ConfigError, match=r"pool\.group_size is 3, it was 2"):
         await run(config_of(group_size=3), path, resume, origin=origin)
     with pytest.raises(ConfigError, match=r"config\.yaml was edited"):

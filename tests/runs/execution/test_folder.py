@@ -98,6 +98,13 @@ def test_many_at_once_get_a_folder_each(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(made) == [f"run-{number}" for number in range(1, 9)]
+    assert len(list(tmp_path.iterdir())) == 8, "nothing of those who came second is left"
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot make the run folder"):
+        RunFolder.create(tmp_path / "a", INFO, config="\ud800")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sittings_are_noted_from_start_to_end(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """kill -9 and Ctrl-C on a real process with real sandboxes: no task lost, none doubled, no token changed, no leak."""
 
-import os
 import random
+import re
 import secrets
 import signal
 import subprocess
@@ -105,8 +105,9 @@ def test_killed_at_random_moments_a_run_loses_and_doubles_nothing(project: Calla
     check_clean(run)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "backend"), [(signal.SIGINT, "asyncio"), (signal.SIGINT, "trio"), (signal.SIGTERM, "asyncio")]
+)
 def test_one_signal_lets_what_has_begun_end(
     project: Callable[[int], Any], backend: str, number: signal.Signals
 ) -> None:
@@ -117,8 +118,7 @@ def test_one_signal_lets_what_has_begun_end(
     code, out, err = finish(child)
     assert code == 130
     assert "rollouts under way go on to the end. Ctrl-C again cancels them." in err
-    assert f"Go on with it: {os.path.basename('agentkit')}" in out or "-m agentkit resume" in out
-    assert str(run.run.path) in out.splitlines()[-1]
+    assert re.fullmatch(rf"The run was stopped\. Go on with it: .*agentkit resume {run.run.path}", out.splitlines()[-1])
     with JournalReader.open(run.run.path) as reader:
         assert reader.unfinished() == ()
         assert {each.exit_reason for each in reader.summaries()} == {ExitReason.FINISHED}
