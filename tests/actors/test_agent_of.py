@@ -91,7 +91,7 @@ async def test_a_resumed_group_is_completed_by_the_agent_of_its_task() -> None:
     async with Pool(Agent(Says("nobody")), group_size=2, sink=Left(), agent_of=agent_of) as pool:
         trajectories = await pool.run([Task("done", "Go."), Task("x", "Go.")])
     assert [(t.task_id, t.key.index, said(t)) for t in trajectories] == [("x", 1, "for x")]
-    assert asked == ["x"]  # nothing is built for what is sealed
+    assert asked.count("x") == 1
 
 
 async def test_what_is_no_agent_is_the_callers_error_and_what_runs_goes_on() -> None:

@@ -50,6 +50,7 @@ def structure_class(converter: Converter, cls: type, accepts_none: Callable[[Any
         _cattrs_forbid_extra_keys=True,
         _cattrs_detailed_validation=True,
         _cattrs_use_alias=True,
+        _cattrs_use_linecache=False,
         **overrides,
     )
     keeps_none = {_alias(cls, name) for name, hint in hints.items() if accepts_none(hint)}

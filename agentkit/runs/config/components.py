@@ -70,10 +70,11 @@ class Components:
             component = Named(str(value))
         elif isinstance(value, Mapping):
             use = value.get("use")
+            if "use" not in value:
+                hint = f"; the keys are {', '.join(sorted(value))[:200]}" if value else ""
+                raise Problems.one(f"must say what it is by `use: name`, which is missing{hint}")
             if not isinstance(use, str):
-                found = "which is missing" if "use" not in value else f"found {shown(use)}"
-                hint = "" if use is not None or not value else f"; the keys are {', '.join(sorted(value))[:200]}"
-                raise Problems.one(f"must say what it is by `use: name`, {found}{hint}")
+                raise Problems.one(f"must be a name, found {shown(use)}", "use")
             component = Named(str(use), {key: item for key, item in value.items() if key != "use"})
         else:
             raise Problems.one(f"must be a name or {{use: name, ...}}, found {shown(value)}")

@@ -149,6 +149,8 @@ class Dataset:
             yield _Row(f"{self.path}, row {number + 1}", make)
 
     def _format(self) -> Literal["jsonl", "parquet"]:
+        if self.path.exists() and not self.path.is_file():  # opening a pipe would wait for whoever writes into it
+            raise ConfigError(f"cannot read the dataset {str(self.path)!r}: it is no regular file")
         if self.format == "auto":
             return "parquet" if start_of(self.path, len(MAGIC)) == MAGIC else "jsonl"
         return self.format

@@ -209,7 +209,8 @@ def test_a_sub_agent_is_an_agent_section_with_a_model(project) -> None:
     assert tool._agent.budget.max_turns == 2
     assert "agent.tools[0].agent.budget.max_turn (line 3) is unknown" in told(
         project,
-        '{tools: [{use: "agentkit.actors:SubAgent", description: x, agent: {model: {use: scripted, script: [a]}, budget: {max_turn: 2}}}]}',
+        '{tools: [{use: "agentkit.actors:SubAgent", description: x, agent: '
+        "{model: {use: scripted, script: [a]}, budget: {max_turn: 2}}}]}",
     )
     assert "must be an agent section with a model in it" in told(
         project, '{tools: [{use: "agentkit.actors:SubAgent", description: x, agent: {}}]}'

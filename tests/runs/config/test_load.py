@@ -228,12 +228,12 @@ def test_text_that_other_yaml_takes_for_something_else_stays_text(project) -> No
 @pytest.mark.parametrize("raw", [b"\xff\xfea", b"a: \x00\n", b"model: \x80"])
 def test_bytes_that_are_no_yaml_are_the_callers_error(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "run.yaml").write_bytes(raw)
-    with pytest.raises(ConfigError, match="must be UTF-8|no YAML"):
+    with pytest.raises(ConfigError, match=r"must be UTF-8|no YAML"):
         load_config(tmp_path / "run.yaml", environ={})
 
 
 def test_a_file_that_is_not_there_is_the_callers_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read the configuration .*No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*No such file"):
         load_config(tmp_path / "run.yaml", environ={})
 
 

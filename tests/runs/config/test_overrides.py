@@ -193,9 +193,9 @@ def test_what_may_be_overridden_can_be_narrowed_but_not_widened(project) -> None
     config = project.load(CONFIG + "overridable: [budget]\n")
     assert config.agent_of(task(budget={"max_turns": 2})).budget.max_turns == 2
     assert "overrides.env cannot differ from task to task: only budget may" in told(config, {"env": None})
-    with pytest.raises(ConfigError, match="overridable .*cannot have 'model': it is one for all tasks of a run"):
+    with pytest.raises(ConfigError, match=r"overridable .*cannot have 'model': it is one for all tasks of a run"):
         project.load(CONFIG + "overridable: [model]\n")
-    with pytest.raises(ConfigError, match="overridable .*cannot have 'budgets': did you mean 'budget'"):
+    with pytest.raises(ConfigError, match=r"overridable .*cannot have 'budgets': did you mean 'budget'"):
         project.load(CONFIG + "overridable: [budgets]\n")
 
 
@@ -258,11 +258,15 @@ async def test_rollouts_run_with_the_agent_of_their_row(project) -> None:
     script = project.module("def say(prompt: str) -> str:\n    return 'again'\n")
     text = CONFIG.replace('["Hello."]', f'"{script}:say"').replace('["PARTS:population", finish]', "[]")
     loop = project.module(
-        "async def twice(rollout, n: int = 1):\n    async for action in rollout:\n        if rollout.turns >= n:\n            return\n        rollout.observe('more')\n"
+        "async def talkative(rollout, n: int = 1):\n"
+        "    async for action in rollout:\n"
+        "        if rollout.turns >= n:\n"
+        "            return\n"
+        "        rollout.observe('more')\n"
     )
     rows = [{"id": f"r{n}", "prompt": "Go.", "overrides": {"loop": {"n": n}}} for n in (1, 2, 3)]
     project.tasks(rows)
-    config = project.load(text.replace("  tools:", f'  loop: "{loop}:twice"\n  tools:'))
+    config = project.load(text.replace("  tools:", f'  loop: "{loop}:talkative"\n  tools:'))
     async with Pool(config.agent, group_size=2, agent_of=config.agent_of) as pool:
         trajectories = await pool.run(config.tasks())
     assert sorted((t.task_id, len(t.turns)) for t in trajectories) == [

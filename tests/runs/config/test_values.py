@@ -5,7 +5,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType, Optional
+from typing import Annotated, Any, Literal, NewType
 
 import attrs
 import pytest
@@ -89,9 +89,9 @@ hints = st.recursive(
         inner.map(lambda hint: Sequence[hint]),
         inner.map(lambda hint: dict[str, hint]),
         inner.map(lambda hint: Mapping[str, hint]),
-        inner.map(lambda hint: Optional[hint]),
+        inner.map(lambda hint: typing.Optional.__getitem__(hint)),
         st.tuples(inner, inner).map(lambda pair: tuple[pair]),
-        st.tuples(inner, inner).map(lambda pair: typing.Union[pair]),
+        st.tuples(inner, inner).map(lambda pair: typing.Union.__getitem__(pair)),
     ),
     max_leaves=4,
 )

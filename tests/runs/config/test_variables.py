@@ -31,13 +31,9 @@ def by_hand(text: str) -> str | None:
     return out
 
 
-pieces = st.lists(
-    st.sampled_from(
-        ["$", "$$", "${", "}", "{", "${KEY}", "${EMPTY}", "${EMPTY:-x}", "${NO:-x y}", "${NO}", "${NO:-}", "${DOLLAR}"]
-        + ["${1}", "${KEY:-", ":-", "a", " ", "${SHORT}", "${KEY:-x}"]
-    ),
-    max_size=6,
-).map("".join)
+written = ["$", "$$", "${", "}", "{", "${KEY}", "${EMPTY}", "${EMPTY:-x}", "${NO:-x y}", "${NO}", "${NO:-}"]
+written += ["${DOLLAR}", "${1}", "${KEY:-", ":-", "a", " ", "${SHORT}", "${KEY:-x}"]
+pieces = st.lists(st.sampled_from(written), max_size=6).map("".join)
 
 
 @given(pieces)
@@ -128,7 +124,7 @@ def test_no_text_about_a_configuration_holds_a_secret(project) -> None:
     text = """
 name: "${KEY}"
 model: {use: scripted, script: ["${KEY}"]}
-agent: {env: {use: "PARTS:Shop", items: ["${KEY}"]}, params: {api_key: "${KEY}", other: sk-written-down, token: tk-written-down}}
+agent: {env: {use: "PARTS:Shop", items: ["${KEY}"]}, params: {api_key: "${KEY}", token: tk-written-down}}
 dataset: tasks.jsonl
 """
     config = project.load(text, environ=ENVIRON)
@@ -157,16 +153,22 @@ dataset: tasks.jsonl
     ],
 )
 def test_no_error_about_a_configuration_holds_a_secret(project, line: str) -> None:
-    raises = "class Raises:\n    def __init__(self, key: str):\n        raise ValueError(f'{key} is no key, nor is {key!r}')\n"
-    raises += "    async def start(self, task): ...\n    async def close(self): ...\n    spec = None\n    async def call(self): ...\n"
+    raises = project.module(
+        "class Raises:\n"
+        "    spec = None\n"
+        "    def __init__(self, key: str):\n"
+        "        raise ValueError(f'{key} is no key, nor is {key!r}')\n"
+        "    async def start(self, task): ...\n"
+        "    async def close(self): ...\n"
+        "    async def call(self): ...\n"
+    )
     text = f"model: {{use: scripted, script: [Hello.]}}\ndataset: tasks.jsonl\n{line}\n"
-    text = text.replace("PARTS:Raises", f"{project.module(raises)}:Raises")
-    try:
-        config = project.load(text, environ=ENVIRON)
-        with pytest.raises(Exception) as caught:  # noqa: PT011  # an env is made later, by its own code
-            config.agent.make_env()
-        assert isinstance(caught.value, ValueError)
-    except ConfigError as error:
-        assert "sk-0123" not in str(error)
-        assert error.__cause__ is None
-        assert error.__suppress_context__ or error.__context__ is None
+    text = text.replace("PARTS:Raises", f"{raises}:Raises")
+    with pytest.raises((ConfigError, ValueError)) as caught:
+        project.load(text, environ=ENVIRON).agent.make_env()  # an env is made later, by its own code
+    if isinstance(caught.value, ConfigError):
+        assert "sk-0123" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    else:
+        assert "env" in line
