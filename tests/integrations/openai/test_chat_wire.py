@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 from agentkit_openai.chat_wire import ChatWire, encode
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -106,6 +106,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
+TestHistories.settings = settings(stateful_step_count=15)
 
 
 def test_a_turn_encodes_what_is_new_and_nothing_else() -> None:
