@@ -211,7 +211,8 @@ class _Sitting:
                     run = self._run = pool.run(config.tasks())
                     async for _ in run:
                         pass  # it is in the journal
-                    why = SittingEnd.FINISHED if run.exhausted else SittingEnd.DRAINED
+                    finished = run.exhausted or meter.read().done == info.expected
+                    why = SittingEnd.FINISHED if finished else SittingEnd.DRAINED
             if self._scope.cancelled_caught:
                 why = SittingEnd.CANCELLED
         except anyio.get_cancelled_exc_class():
