@@ -42,6 +42,9 @@ _REASONS: Mapping[str, FinishReason] = {
 _RAW_CALL = re.compile(r"<tool_call>\s*(?:\{|<function=|</tool_call>|\Z)")
 _UNREAD = "the server did not read this as a tool call, so it was not run"
 _LOST = "the answer announces a tool call and holds none"
+_SWALLOWED = (
+    "the server could read no tool call in this, and kept the text to itself: write the call as it is described"
+)
 
 
 class Answer:
@@ -51,7 +54,7 @@ class Answer:
     """
 
     __slots__ = (
-        "_calls", "_chars", "_content", "_emit", "_held", "_reason", "_reasoning", "_secrets", "_tools",
+        "_calls", "_chars", "_content", "_emit", "_held", "_reason", "_reasoning", "_secrets", "_stopped_by", "_tools",
         "_where", "emitted", "has_raw_call", "unknown_reason", "usage",
     )  # fmt: skip
 
@@ -66,6 +69,8 @@ class Answer:
         self._reasoning: list[str] = []
         self._calls = CallPieces()
         self._reason: str | None = None
+        self._stopped_by: object = "unknown"
+        """vLLM says here which stop string or token ended the answer, None being the model's own."""
         self._chars = 0
         self._held: tuple[str, str] | None = None
         self.emitted = False
@@ -86,7 +91,7 @@ class Answer:
             RolloutEnded: from `emit`: the generation is over.
         """
         try:
-            chunk: object = json.loads(event)
+            chunk: object = json.loads(event.decode())
         except (ValueError, RecursionError):
             raise self._shape("an event", "JSON", plain(event[:400].decode("utf-8", "replace"))) from None
         if not isinstance(chunk, dict):
@@ -113,6 +118,7 @@ class Answer:
         reason = choice.get("finish_reason")
         if reason:
             self._reason = reason if isinstance(reason, str) else repr(reason)
+            self._stopped_by = choice.get("stop_reason", "unknown")
 
     def _take(self, delta: Mapping[str, Any], event: bytes) -> None:
         content, reasoning = delta.get("content"), ""
@@ -195,9 +201,20 @@ class Answer:
             attempts = _unread(content[raw.start() :], reason)
         elif not attempts and found in ("tool_calls", "function_call"):
             attempts = (CallFault(FaultStatus.MALFORMED, _LOST),)
+        elif not attempts and self._is_swallowed(content + reasoning):
+            attempts = (CallFault(FaultStatus.MALFORMED, _SWALLOWED),)
         calls = tuple(attempt for attempt in attempts if isinstance(attempt, ToolCall))
         message = Message("assistant", content, calls, reasoning=reasoning or None)
         return Finish(reason, message, attempts or None)
+
+    def _is_swallowed(self, said: str) -> bool:
+        """Whether tokens were sampled of which nothing came.
+
+        Streaming, vLLM's parsers drop an empty call without a word. The rollout would be taken for finished.
+        """
+        tokens = (self.usage or {}).get("completion_tokens")
+        sampled = isinstance(tokens, int) and tokens > 1  # one is the end of the turn
+        return sampled and not said and bool(self._tools) and self._stopped_by is None and self._reason == "stop"
 
 
 def _whole(text: str) -> tuple[str, str]:

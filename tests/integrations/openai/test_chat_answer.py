@@ -441,6 +441,20 @@ def test_a_call_that_was_announced_and_not_sent_is_no_end() -> None:
     assert [each.status for each in finish.attempts] == [FaultStatus.MALFORMED]
 
 
+def test_a_call_that_the_server_swallowed_is_no_end() -> None:
+    events = recorded("empty")["stream"][:-1]  # the reply holds it as text
+    finish, _ = streamed(events)
+    assert [each.status for each in finish.attempts] == [FaultStatus.MALFORMED]
+    assert [type(each) for each in replied(recorded("empty")["reply"])[0].attempts] == [CallFault]
+    assert streamed(events, ())[0].attempts is None
+    assert streamed(recorded("empty_answer")["stream"][:-1])[0].attempts is None
+    for event in events:
+        for choice in event["choices"]:
+            if "stop_reason" in choice:
+                choice["stop_reason"] = "a stop string"
+    assert streamed(events)[0].attempts is None
+
+
 def test_a_call_left_in_the_text_is_a_fault_only_where_there_are_tools() -> None:
     raw = 'So:\n<tool_call>\n{"name": "calc", "arguments": {"e": "1"}}\n</tool_call>'
     finish, _ = streamed([delta(content=raw), delta("stop")])

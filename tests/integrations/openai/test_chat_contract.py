@@ -184,6 +184,11 @@ async def test_a_malformed_call_is_a_fault(forcing, arguments) -> None:
     assert [type(found) for found in finish.attempts] == [ak.protocols.CallFault]
 
 
+async def test_an_empty_call_that_the_server_swallows_is_a_fault(forcing) -> None:
+    finish, _ = await say(forcing, tools=(TOOL,), params=forced("<tool_call>\n</tool_call>"))
+    assert [type(found) for found in finish.attempts] == [ak.protocols.CallFault]
+
+
 async def test_a_cut_call_does_not_run(forcing) -> None:
     long = CALL.replace("1+1", "1+1 and then a good deal more than there is room for in this answer")
     finish, _ = await say(forcing, tools=(TOOL,), max_tokens=30, params=forced(long))
