@@ -55,11 +55,12 @@ def _put(tree: dict[str, object], steps: list[str], value: object, path: str) ->
         last = position == len(steps) - 1
         if isinstance(here, dict):
             walked.append(step)
-            here[step] = below = value if last else _container(here.get(step))
+            key = "path" if walked == ["dataset"] else "use"
+            here[step] = below = value if last else _container(here.get(step), key)
         elif isinstance(here, list):
             index = _index(step, here, path)
             walked.append(index)
-            here[index] = below = value if last else _container(here[index])
+            here[index] = below = value if last else _container(here[index], "use")
         else:
             name = ".".join(steps[:position])
             raise ConfigError(f"the change of {path!r:.80}: {name} is {shown(here)}, which has nothing below it")
@@ -67,11 +68,11 @@ def _put(tree: dict[str, object], steps: list[str], value: object, path: str) ->
     return tuple(walked)
 
 
-def _container(found: object) -> object:
-    """What a path can go on through: a mapping is made where there is nothing, or only the name of a component."""
+def _container(found: object, key: str) -> object:
+    """What a path can go on through: a mapping is made where there is nothing, or only a name, which goes to `key`."""
     if found is None:
         return {}
-    return {"use": found} if isinstance(found, str) else found
+    return {key: found} if isinstance(found, str) else found
 
 
 def _index(step: str, items: list[object], path: str) -> int:
