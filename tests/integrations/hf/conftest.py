@@ -223,7 +223,7 @@ def full_render() -> Callable[..., list[int]]:
     """The ids of the tokenizer's own rendering of a trajectory, what was sampled put in the place of what it says.
 
     Control tokens are told apart by their text before contents are put in; every stretch between them is encoded by the
-    tokenizer itself. A turn that was cut keeps the template's closing token, one that ended itself brings its own stop token.
+    tokenizer itself. A turn that was cut keeps the template's closing token, any other brings its own stop token.
     """
 
     def render(

@@ -153,3 +153,19 @@ def test_arguments_of_the_template_reach_it_and_misspelt_ones_do_not_pass(tokeni
 def test_families_are_told_apart_by_their_endings():
     endings = [family.stops if family.stop_is_header else (family.close,) for family in FAMILIES]
     assert len({text for texts in endings for text in texts}) == sum(map(len, endings))
+
+
+def test_a_configuration_names_it(tokenizer: Any, tmp_path: Path):
+    from agentkit.runs import load_config
+
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "Hi"}\n')
+    (tmp_path / "run.yaml").write_text(
+        "name: hf\n"
+        "model: {use: scripted, script: [done]}\n"
+        f"agent: {{renderer: {{use: hf, tokenizer: {tmp_path / 'tokenizer'}, reasoning: false}}}}\n"
+        "dataset: {path: tasks.jsonl}\n"
+    )
+    renderer = load_config(tmp_path / "run.yaml").agent.renderer
+    assert renderer is not None
+    assert list(renderer.prompt([user("Hi")], ())) == list(hf_renderer(tokenizer).prompt([user("Hi")], ()))
