@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ JSON_VERSION = 1
 
 _INDENT = "  "
 _BAR = 24
+_NUMBER = re.compile(r"(< |-)?[0-9.,]+(%|[kMG]|e[+-]?[0-9]+| ms| s| min| h)?")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Any:
@@ -147,7 +149,8 @@ class _Page:
         if self._width is not None:
             room = self._width - len(_INDENT) - sum(sizes[1:]) - 2 * (len(sizes) - 1)
             sizes[0] = min(sizes[0], max(room, 8))
-        left = [all(not cell[:1].isdigit() for cell in column[1:] or column) for column in zip(*cells, strict=True)]
+        body = cells[1:] if any(head) else cells
+        left = [not all(map(_NUMBER.fullmatch, column)) for column in zip(*body, strict=True)]
         for number, row in enumerate(cells):
             padded = [
                 text + space if place == 0 or left[place] else space + text
@@ -179,20 +182,18 @@ def _success(page: _Page, found: Report) -> None:
         if count
     ]
     page.line("rollouts: " + ", ".join(parts))
-    page.title(f"success  (score >= {found.threshold:g})")
-    for label, estimate, count in (
-        ("of all rollouts", found.success, f"{found.solved} of {cover.expected}"),
-        ("of the graded alone", found.graded_success, f"{found.solved} of {found.graded}"),
-    ):
-        if estimate is not None:
-            page.line(
-                f"{label:<20}{estimate.value:>7.1%}  {count:<14}{_interval(found, between(estimate), estimate.method)}"
-            )
+    rows = [
+        (label, f"{estimate.value:.1%}", count, _interval(found, between(estimate), estimate.method))
+        for label, estimate, count in (
+            ("of all rollouts", found.success, f"{found.solved} of {cover.expected}"),
+            ("of the graded alone", found.graded_success, f"{found.solved} of {found.graded}"),
+        )
+        if estimate is not None
+    ]
     if found.score is not None:
         span = between(found.score, percent=False)
-        page.line(
-            f"{'mean score, graded':<20}{found.score.value:>7.4g}  {'':<14}{_interval(found, span, found.score.method)}"
-        )
+        rows.append(("mean score, graded", f"{found.score.value:.4g}", "", _interval(found, span, found.score.method)))
+    page.table(f"success  (score >= {found.threshold:g})", ("", "", "", ""), rows)
     page.table(
         "pass@k",
         ("k", "pass@k", f"{found.level:.0%} interval", "tasks", "interval by"),

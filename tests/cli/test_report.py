@@ -57,8 +57,8 @@ def test_what_a_person_reads(run: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["report", str(run)]) == 0
     text = capsys.readouterr().out
     assert "rollouts: 6 sealed of 7, 4 tasks, groups of 2, 1 unfinished" in text
-    assert re.search(r"of all rollouts +57.1%  4 of 7 +95%: \S+ to \S+ +\(bootstrap over tasks\)", text)
-    assert re.search(r"of the graded alone +66.7%  4 of 6 ", text)
+    assert re.search(r"of all rollouts +57.1%  4 of 7  +95%: \S+ to \S+  \(bootstrap over tasks\)", text)
+    assert re.search(r"of the graded alone +66.7%  4 of 6  ", text)
     assert re.search(r"finished +- +6 +4\n", text)
     assert re.search(r"echo +6 +0 +0 +0\n", text)
     assert "4 tasks are few" in text

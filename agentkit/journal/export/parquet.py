@@ -10,6 +10,7 @@ U+FFFD. Row groups hold about 32 MiB of data, or 4,096 rows.
 
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ PARQUET_VERSION = 1
 
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 4096
-_TOKEN_BYTES = 40  # of a token as Python objects, roughly
+_TOKEN_BYTES = 9
+_TURN_BYTES = 2000  # of the small things of a turn, as Python objects
 
 
 def export_parquet(
@@ -45,21 +47,19 @@ def export_parquet(
     pyarrow = require("pyarrow", extra="parquet", purpose="exporting to parquet")
     parquet = require("pyarrow.parquet", extra="parquet", purpose="exporting to parquet")
     schema, tally, written = parquet_schema(), Tally(), 0
-    rows: list[dict[str, Any]] = []
-    buffered, number = 0, 0
+    group, number = _Group(pyarrow, schema), 0
     with JournalReader.open(run) as reader, appearing(out, force=force) as path:
         with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
             for trajectory in tally.selected(reader, select or Selection()):
-                for row, size in _rows(trajectory, number):
-                    rows.append(row)
-                    buffered += size
+                for each, parent, depth in _family(trajectory, number):
+                    group.add(each, number, parent, depth)
                     number += 1
-                    if buffered >= _GROUP_BYTES or len(rows) >= _GROUP_ROWS:
-                        writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
-                        rows, buffered = [], 0
+                    if group.is_full:
+                        writer.write_table(group.table())
+                        group = _Group(pyarrow, schema)
                 written += 1
-            if rows:
-                writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+            if group.rows:
+                writer.write_table(group.table())
         unfinished = len(reader.unfinished_keys())
     return Exported(Path(out), written, dict(tally.left_out), unfinished)
 
@@ -127,24 +127,64 @@ def parquet_schema() -> Any:
     return pa.schema(columns, metadata={"agentkit.schema_version": str(PARQUET_VERSION)})
 
 
-def _rows(
+def _family(
     trajectory: Trajectory, number: int, parent: int | None = None, depth: int = 0
-) -> "Iterator[tuple[dict[str, Any], int]]":
-    """Rows from `number` on, depth first, each with about the bytes that it takes in memory."""
-    yield _row(trajectory, number, parent, depth)
+) -> "Iterator[tuple[Trajectory, int | None, int]]":
+    """A trajectory and its sub-agents, depth first, as rows from `number` on, each with its parent's row and depth."""
+    yield trajectory, parent, depth
     place = number + 1
     for child in trajectory.children:
-        yield from _rows(child, place, number, depth + 1)
+        yield from _family(child, place, number, depth + 1)
         place += sum(1 for _ in child.walk())
 
 
-def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) -> "tuple[dict[str, Any], int]":
+class _Group:
+    """The rows of a row group. Tokens stay bytes: as Python numbers they would take five times the room and time."""
+
+    def __init__(self, pyarrow: Any, schema: Any) -> None:
+        self._pyarrow = pyarrow
+        self._schema = schema
+        self.rows: list[dict[str, Any]] = []
+        self._chains: list[tuple[Chain, ...]] = []
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._size >= _GROUP_BYTES or len(self.rows) >= _GROUP_ROWS
+
+    def add(self, trajectory: Trajectory, number: int, parent: int | None, depth: int) -> None:
+        row = _row(trajectory, number, parent, depth)
+        self.rows.append(row)
+        self._chains.append(trajectory.chains)
+        self._size += row["tokens"] * _TOKEN_BYTES + len(trajectory.turns) * _TURN_BYTES + len(row["task_data"])
+        self._size += sum(len(message["content"]) for message in row["messages"])
+
+    def table(self) -> Any:
+        pa, schema = self._pyarrow, self._schema
+        tokens = {
+            "token_ids": (pa.int32(), [chain.id_bytes for row in self._chains for chain in row]),
+            "response_mask": (pa.uint8(), [chain.mask_bytes for row in self._chains for chain in row]),
+            "logprobs": (pa.float32(), [chain.logprob_bytes for row in self._chains for chain in row]),
+        }
+        of_chains = [0, *accumulate(len(chain) for row in self._chains for chain in row)]
+        of_rows = [0, *accumulate(map(len, self._chains))]
+        columns = []
+        for field in schema:
+            if field.name in tokens:
+                kind, parts = tokens[field.name]
+                flat = pa.Array.from_buffers(kind, of_chains[-1], [None, pa.py_buffer(b"".join(parts))])
+                chains = pa.ListArray.from_arrays(pa.array(of_chains, pa.int32()), flat)
+                columns.append(pa.ListArray.from_arrays(pa.array(of_rows, pa.int32()), chains))
+            else:
+                columns.append(pa.array([row[field.name] for row in self.rows], field.type))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) -> dict[str, Any]:
     talk, grade, timings = conversation(trajectory), trajectory.grade, trajectory.timings
     score = None if grade is None else grade.score
     versions = trajectory.policy_versions() or (None, None)
-    tokens = sum(map(len, trajectory.chains))
-    data = to_json(tagged(trajectory.task.data))
-    row = {
+    return {
         "row": number,
         "parent": parent,
         "depth": depth,
@@ -161,7 +201,7 @@ def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) ->
         "metrics": to_json({name: numbers([value])[0] for name, value in (score.metrics if score else {}).items()}),
         "turn_rewards": None if score is None or score.turns is None else list(score.turns),
         "turns": len(trajectory.turns),
-        "tokens": tokens,
+        "tokens": sum(map(len, trajectory.chains)),
         "sampled_tokens": sum(chain.mask_bytes.count(1) for chain in trajectory.chains),
         "policy_version_min": versions[0],
         "policy_version_max": versions[1],
@@ -175,16 +215,12 @@ def _row(trajectory: Trajectory, number: int, parent: int | None, depth: int) ->
         "stuck": [clean(name) for name in trajectory.stuck],
         "error": None if trajectory.error is None else clean(trajectory.error),
         "replaces": trajectory.replaces,
-        "task_data": data,
+        "task_data": to_json(tagged(trajectory.task.data)),
         "task_metadata": to_json(tagged(trajectory.task.metadata)),
         "messages": [_message(message) for message in talk.messages],
         "gaps": list(talk.gaps),
-        "token_ids": [chain.token_ids.tolist() for chain in trajectory.chains],
-        "response_mask": [chain.response_mask.tolist() for chain in trajectory.chains],
-        "logprobs": [chain.logprobs.tolist() for chain in trajectory.chains],
         "spans": [_spans(chain) for chain in trajectory.chains],
     }
-    return row, tokens * _TOKEN_BYTES + len(data) + sum(len(message["content"]) for message in talk.messages)
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

@@ -285,8 +285,9 @@ def test_a_huge_trajectory_and_values_beyond_json(written: Written) -> None:
     assert row["token_ids"] == [list(range(200_000))]
 
 
-def test_row_groups_are_bounded(written: Written) -> None:
-    folder = written(turned(RolloutKey(f"t{n}", 0), tokens=300_000) for n in range(8))
+def test_row_groups_are_bounded(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentkit.journal.export.parquet._GROUP_BYTES", 20_000)
+    folder = written(turned(RolloutKey(f"t{n}", 0), tokens=800) for n in range(8))
     export_parquet(folder, folder / "out.parquet")
     file = pq.ParquetFile(folder / "out.parquet")
     assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [3, 3, 2]
