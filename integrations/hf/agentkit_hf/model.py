@@ -89,9 +89,7 @@ class HFModel:
         self._name = model if isinstance(model, str) else type(model).__name__
         self._load_on, self._load_as = device, pick_dtype(self._torch, dtype)
         if dtype != "auto" and not isinstance(model, str):
-            raise ConfigError(
-                f"dtype is for models loaded by name, found {dtype!r} beside a module: cast it yourself"
-            )
+            raise ConfigError(f"dtype is for models loaded by name, found {dtype!r} beside a module: cast it yourself")
         self._renderer = renderer if renderer is not None else hf_renderer(self._tokenizer_for(tokenizer))
         self._parser = parser
         self._context_tokens = context_tokens

@@ -244,7 +244,8 @@ async def test_a_cancelled_wait_loses_nothing():
         await stream.take()
     assert scope.cancelled_caught
     gate.set()
-    assert await all_of(stream) == (["two"], "done")
+    with anyio.fail_after(20):
+        assert await all_of(stream) == (["two"], "done")
     assert await worker.close(wait_s=30)
 
 
