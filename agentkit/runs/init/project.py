@@ -7,7 +7,13 @@ from pathlib import Path
 
 from agentkit.errors import ConfigError
 
-_FILES = ("README.md", "agent.py", "run.yaml", "tasks.jsonl", "test_agent.py")
+_TEMPLATES = {
+    "README.md": "README.md.tmpl",
+    "agent.py": "agent.py.tmpl",
+    "run.yaml": "run.yaml.tmpl",
+    "tasks.jsonl": "tasks.jsonl.tmpl",
+    "test_agent.py": "agent_test.py.tmpl",  # no name that is taken for a test of agentkit's own
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -22,11 +28,11 @@ def write_project(folder: "str | os.PathLike[str]", *, name: str | None = None) 
     if not _NAME.fullmatch(chosen):
         raise ConfigError(f"the name of a project has letters, digits and `._-`, found {chosen!r}: give another --name")
     try:
-        there = [file for file in _FILES if os.path.lexists(path / file)]
+        there = [file for file in _TEMPLATES if os.path.lexists(path / file)]
         if there:
             raise ConfigError(f"{', '.join(there)} would be overwritten in {str(path)!r}: name a new folder")
         path.mkdir(parents=True, exist_ok=True)
-        return tuple(_write(path / file, _text(file, chosen)) for file in _FILES)
+        return tuple(_write(path / file, _text(file, chosen)) for file in _TEMPLATES)
     except OSError as error:
         raise ConfigError(f"cannot write a project to {str(path)!r}: {error.strerror or error}") from error
 
@@ -38,7 +44,7 @@ def _name(path: Path) -> str:
 def _text(file: str, name: str) -> str:
     template = files("agentkit.runs.init") / "template"
     tasks = (template / "tasks.jsonl.tmpl").read_text(encoding="utf-8").count("\n")
-    text = (template / f"{file}.tmpl").read_text(encoding="utf-8")
+    text = (template / _TEMPLATES[file]).read_text(encoding="utf-8")
     return text.replace("__NAME__", name).replace("__TASKS__", str(tasks))
 
 
