@@ -65,10 +65,13 @@ class OverriddenAgents:
         self._base = base
         self._overridable = overridable
         self._tree = source.agent if source is not None else _tree_of(base)
-        modules = source.modules if source is not None else frozenset(_modules_of(base))
-        folder = source.folder if source is not None else None
-        self._sections = Sections(Components(Importer(folder, modules)))
+        self._folder = source.folder if source is not None else None
+        self._modules = source.modules if source is not None else frozenset(_modules_of(base))
         self._made: OrderedDict[str, Agent] = OrderedDict()
+
+    @functools.cached_property
+    def _sections(self) -> Sections:
+        return Sections(Components(Importer(self._folder, self._modules)))  # most runs have no overrides
 
     def check(self, overrides: object) -> None:
         """Check the form of `overrides` and their plain values; nothing is imported.

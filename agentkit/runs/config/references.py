@@ -124,7 +124,7 @@ class Importer:
         try:
             return importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            if _is_absent(error, name):
+            if _is_absent(error):
                 folder = f" in {str(self.folder)!r} and" if self.folder is not None else ""
                 raise Problems.one(f"is in the module {name!r}, which is not there: looked{folder} among what is "
                                    "installed") from None  # fmt: skip
@@ -176,18 +176,12 @@ def what_failed(error: BaseException) -> str:
     return f"{kind}{error}{place}"
 
 
-def _is_absent(error: BaseException, name: str) -> bool:
-    """Whether the module itself is not there, and not something that it imports."""
-    return (
-        isinstance(error, ModuleNotFoundError)
-        and error.name is not None
-        and (name == error.name or name.startswith(f"{error.name}."))
-        and all("importlib" in frame.filename or frame.filename == __file__ for frame in _frames(error))
+def _is_absent(error: BaseException) -> bool:
+    """Whether the module itself is not there, and not something that its code imports."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ModuleNotFoundError) and all(
+        "importlib" in frame.filename or frame.filename == __file__ for frame in frames
     )
-
-
-def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    return list(traceback.extract_tb(error.__traceback__))
 
 
 def _home(found: object, module: str) -> str:

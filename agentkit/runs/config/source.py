@@ -14,7 +14,7 @@ class Source:
     """
 
     where: str
-    tree: Mapping[str, object]
+    tree: Mapping[str, object] = field(repr=False)
     agent: Mapping[str, object] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
     folder: Path | None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NewType
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentkit.protocols import Budget, Json, Message, SandboxSpec
@@ -124,6 +124,12 @@ def accepts(hint: object, value: object) -> bool:
 
 
 @given(hints, plain)
+@example(int, True)
+@example(float, True)
+@example(int, 1.0)
+@example(float, 1)
+@example(Literal["x", 1], True)
+@example(str, 1)
 def test_a_value_fits_exactly_what_its_annotation_says(hint, value) -> None:
     real = typing.cast("Any", _with_json(hint))
     assert fits(value, real) == accepts(hint, value)
@@ -212,6 +218,21 @@ def test_a_key_error_of_a_class_is_not_taken_for_a_missing_field() -> None:
             raise KeyError("count")
 
     assert problems({"count": 1}, Broken) == {"": "is not accepted: KeyError: 'count'"}
+
+
+def test_a_key_error_within_a_field_is_not_taken_for_its_absence() -> None:
+    @attrs.frozen
+    class Holder:
+        part: Inner
+
+    def broken(_: object) -> object:
+        raise KeyError("deep inside")
+
+    values = StrictValues(lambda value, hint: value)
+    values.register(Inner, broken)
+    with pytest.raises(Problems) as caught:
+        values.structure({"part": {}}, Holder)
+    assert [problem.text for problem in caught.value.problems] == ["is not accepted: KeyError: 'deep inside'"]
 
 
 def test_validators_of_attrs_are_told_with_their_field() -> None:
