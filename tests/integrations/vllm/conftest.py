@@ -9,9 +9,10 @@ import pytest
 from agentkit_vllm import VLLMModel
 
 from agentkit.parsing import HermesParser
+from agentkit.protocols import TokenRequest
 from agentkit.tokens import QWEN, HFTemplate, HFTokenizer, TemplateRenderer
 
-ENGINE = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 64}
+ENGINE = {"dtype": "float32", "enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 64}
 
 
 @pytest.fixture(scope="session")
@@ -33,22 +34,26 @@ async def model(tiny_model_folder: Path, tiny_renderer: TemplateRenderer) -> Asy
         str(tiny_model_folder), renderer=tiny_renderer, parser=HermesParser(), engine=ENGINE, policy_version=7
     ) as model:
         yield model
+    await anyio.sleep(0.1)
     gc.collect()  # an engine that died leaves it to this to close its sockets, with a warning that is no test's fault
 
 
 @pytest.fixture
 def idle(model: VLLMModel) -> Callable[[], Awaitable[None]]:
-    """Returns once neither half of the engine has anything to do; far sooner than a long generation would end."""
+    """Returns once the engine has nothing to do, and fails where something from before still runs in it.
 
-    async def is_busy() -> bool:
-        engine = model.engine
-        return engine.output_processor.get_num_unfinished_requests() > 0 or await engine.engine_core.call_utility_async(
-            "has_work"
-        )
+    The clock is a short generation: the engine gives each request one token a step, so one that was to run for many
+    more steps than this is still there after it, however fast the machine is.
+    """
 
     async def wait() -> None:
-        with anyio.fail_after(1.5):
-            while await is_busy():
-                await anyio.sleep(0.02)
+        request = TokenRequest("clock", [300], 1, 50, frozenset(), anyio.current_time() + 60, {"ignore_eos": True})
+        await model.sample_tokens(request, lambda chunk: None)
+        for _ in range(20):  # each asks between two steps
+            if not await model.engine.engine_core.call_utility_async("has_work"):
+                break
+        else:
+            raise AssertionError("the engine still works on something")
+        assert model.engine.output_processor.get_num_unfinished_requests() == 0
 
     return wait

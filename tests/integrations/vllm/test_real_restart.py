@@ -56,8 +56,7 @@ async def test_a_dead_engine_ends_rollouts_and_a_new_one_goes_on(model: VLLMMode
         watched,
         renderer=model.renderer,
         parser=model.parser,
-        params={"ignore_eos": True, "min_tokens": 900},
-        budget=ak.Budget(max_tokens=1000),
+        params={"ignore_eos": True, "min_tokens": 1900},
         outcomes=ak.OutcomePolicy(retries=0),
     )
     (core,) = engine_processes()
