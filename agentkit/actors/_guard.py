@@ -277,6 +277,10 @@ class Detached(Generic[T]):
             self.cancel()
             with anyio.move_on_after(grace_s):
                 await self.done.wait()
+            for _ in range(_END_TURNS):  # without any grace left, code that does as it is asked needs a few turns still
+                if self.done.is_set():
+                    break
+                await anyio.lowlevel.checkpoint()
             if not self.done.is_set():
                 for _ in range(_END_TURNS):  # ending by force takes a few turns of the loop, not time
                     self._driven.backend.interrupt_children(self._task)

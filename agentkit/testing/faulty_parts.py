@@ -1,7 +1,9 @@
 """Envs, tools, rewards, loops and whole agents that fail by a plan. What they wrap is called as it always is."""
 
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 ToolT = TypeVar("ToolT")
 _OWN = frozenset({"start", "close", "step"})
+_CALL: ContextVar[str] = ContextVar("agentkit_faulty_call", default="")
+"""The tool call that this code runs for."""
 
 
 def faulty_agent(agent: Agent, plan: FaultPlan, *, witness: Witness | None = None) -> Agent:
@@ -112,7 +116,7 @@ class _FaultyEnv:
         self._inner = inner
         self._faults = faults
         self._key = running_rollout()
-        self._calls = 0
+        self._calls: Counter[str] = Counter()
         faults.witness.opened(self, self._key)
 
     def __getattr__(self, name: str) -> Any:
@@ -140,8 +144,9 @@ class _FaultyEnv:
             raise OSError("the sandbox does not stop")
 
     async def _call(self, name: str, *args: object, **kwargs: object) -> object:
-        event = f"{name} {self._calls}"
-        self._calls += 1
+        within = _CALL.get()
+        event = f"{name} {within} {self._calls[within]}"
+        self._calls[within] += 1
         dies = self._faults.strike(self._key, event, "dead_sandbox") is not None
         if dies and not self._faults.comes_after(self._key, event):
             raise SandboxDead(f"the sandbox died before {name!r} ran")
@@ -180,6 +185,7 @@ class _FaultyTool:
     async def call(self, arguments: Mapping[str, Json], context: ToolContext, /) -> Observation:
         key, faults = running_rollout(), self._faults
         event = f"{self.spec.name} {context.call.id}"  # not its place in time: calls of one turn may run side by side
+        _CALL.set(event)
         await faults.be_slow(key, event)
         fault = faults.strike(key, event, "tool_error", "hung_tool", "stubborn_tool")
         if fault is None:

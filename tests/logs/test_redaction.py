@@ -64,6 +64,7 @@ LEAKS = [
     ("access_token: '{}'", "abcd1234efgh"),
     ("token={}", "abcdef0123456789abcdef01"),
     ("agentkit run --api-key {} x.yaml", "plainword"),
+    ('token="see api_key={} there"', "plainword"),
     ("['run', '--token', '{}']", "plainword"),
     ("https://ann:{}@host/path", "pw"),
     ("https://ann:{}@host:80/path?x=1", "p@ss"),
