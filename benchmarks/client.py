@@ -171,7 +171,7 @@ async def completions_clients(url: str, stack: AsyncExitStack) -> dict[str, Clie
     """The token-level clients by name, bare aiohttp first."""
     session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
     model = await stack.enter_async_context(CompletionsModel(url, MODEL, max_connections=2048))
-    sdk = await stack.enter_async_context(openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0))
+    sdk = await stack.enter_async_context(openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=600))
     common = {"model": MODEL, "max_tokens": 512, "logprobs": 0, "temperature": 1.0, "prompt": PROMPT_IDS}
 
     async def bare(number: int) -> None:
@@ -211,7 +211,7 @@ async def chat_clients(url: str, stack: AsyncExitStack) -> dict[str, Client]:
     """The message-level clients by name, bare aiohttp first."""
     session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
     model = await stack.enter_async_context(ChatModel(url, MODEL, max_connections=2048))
-    sdk = await stack.enter_async_context(openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0))
+    sdk = await stack.enter_async_context(openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=600))
     common: dict[str, Any] = {
         "model": MODEL, "max_tokens": 512, "messages": _openai_messages(TURNS), "tools": _tools(),
     }  # fmt: skip
