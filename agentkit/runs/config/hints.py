@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ForwardRef, Union, get_args, get_origin, get_type_hints
 
 from attrs import frozen
@@ -14,6 +14,10 @@ from agentkit.protocols import Json
 
 class JsonValue:
     """Stands for `Json` in annotations: a string alias that names itself cannot be evaluated to the end."""
+
+
+_OF_JSON: dict[str, Any] = {"Sequence": Sequence, "Mapping": Mapping}
+"""Names in the text that `Json` is: a module that uses `Json` need not have them."""
 
 
 class Unresolved:
@@ -97,7 +101,7 @@ def _namespace(module: str | None) -> dict[str, Any]:
 
 
 def _resolve(function: object, names: dict[str, Any]) -> Mapping[str, Any]:
-    names = {name: JsonValue if value is Json else value for name, value in names.items()}
+    names = _OF_JSON | {name: JsonValue if value is Json else value for name, value in names.items()}
     local = {"Json": JsonValue}
     function = getattr(function, "__func__", function)
     try:

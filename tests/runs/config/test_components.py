@@ -9,8 +9,10 @@ from agentkit import ConfigError
 from agentkit.envs import SandboxEnv
 from agentkit.models import ScriptedMessageModel
 from agentkit.parsing import HermesParser
-from agentkit.protocols import SandboxSpec
+from agentkit.protocols import SandboxSpec, Tool
 from agentkit.runs.config.components import JudgedAfresh
+from agentkit.runs.config.hints import Unresolved, parameters_of
+from agentkit.runs.config.references import GROUPS, Importer, ShortNames
 from agentkit.sandbox import HostBackend
 
 BASE = "model: {use: scripted, script: [Hello.]}\ndataset: tasks.jsonl\n"
@@ -327,3 +329,16 @@ def test_what_arguments_hold_is_not_in_a_repr(project) -> None:
     )
     assert "hunter2" not in repr(agent)
     assert "77777" not in repr(agent)
+
+
+NAMES = [(group, name) for group in GROUPS for name in ShortNames().of(group)]
+
+
+@pytest.mark.parametrize(("group", "name"), NAMES)
+def test_every_short_name_stands_for_something_whose_arguments_can_be_given(group: str, name: str) -> None:
+    target = Importer().find(name, group)
+    if isinstance(target, Tool) and not isinstance(target, type):
+        return
+    parameters = parameters_of(target, skip={"loops": 1}.get(group, 0))
+    unresolved = [each.name for each in parameters.named.values() if isinstance(each.hint, Unresolved)]
+    assert not unresolved
