@@ -139,6 +139,15 @@ def bigram_logprob(text: str) -> float:
     return total
 
 
+async def test_simulate(run: Run) -> None:
+    summary, counts, struck = await run("simulate")
+    assert re.fullmatch(r"100 sealed, 2 hosts, \d+ virtual seconds", summary)
+    ends = ast.literal_eval(counts)
+    assert sum(ends.values()) == 100
+    assert 50 < ends["finished"] < 100, "most get over it, some do not"
+    assert set(ast.literal_eval(struck)) == {"failed_reward", "hung_tool", "partial_stream", "server_error", "stall"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bubblewrap", [True, False])
 async def test_sandboxed(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bubblewrap: bool) -> None:

@@ -205,8 +205,8 @@ class Simulation:
             return None
         sealed = sink.sealed()
         live = sum((task.id, index) not in sealed for task in self.tasks for index in range(self._group_size))
-        # A rollout writes some five records: a share of what is left, so that the deaths spread over the run.
-        share = 10 * max(1, live) / (self.plan.deaths - number + 1)
+        # A rollout writes at least two records, so within this share of what is left it dies for certain.
+        share = 2 * live / (self.plan.deaths - number)
         return 1 + int(self.plan.draw("death", RolloutKey("", 0), number) * share)
 
     def _problems(self, trajectories: Sequence[Trajectory]) -> list[Problem]:
