@@ -4,6 +4,7 @@ import importlib.util
 import math
 import os
 import re
+import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -269,12 +270,12 @@ def smol_gguf() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smol(torch: Any, smol_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2-135M-Instruct as a folder: half a minute, once for each folder that AGENTKIT_TEST_CACHE names."""
-    cache = os.environ.get("AGENTKIT_TEST_CACHE")
-    base = Path(cache) if cache else tmp_path_factory.mktemp("models")
+def smol(torch: Any, smol_gguf: Path) -> Path:
+    """SmolLM2-135M-Instruct as a folder: half a minute, once for each environment or AGENTKIT_TEST_CACHE."""
+    base = Path(os.environ.get("AGENTKIT_TEST_CACHE") or Path(sys.prefix, "agentkit"))
     folder = base / "smollm2-135m-instruct"
     if not (folder / "config.json").exists():
+        base.mkdir(parents=True, exist_ok=True)
         convert(torch, smol_gguf, folder)
     return folder
 
