@@ -10,7 +10,8 @@ over characters that no other part of its pattern takes, and starts where the on
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 MASK = "[redacted]"
 """What stands in the place of a secret."""
@@ -21,18 +22,23 @@ def redact(text: str) -> str:
     if "PRIVATE KEY" in text:
         text = _without_private_keys(text)
     if "://" in text:
-        text = _URL.sub(_url, text)
+        text = _URL().sub(_url, text)
     lowered = text.lower()
     if "?" in text or "&" in text:
-        text = _QUERY.sub(rf"\1{MASK}", text)
+        text = _QUERY().sub(rf"\1{MASK}", text)
     if any(word in lowered for word in ("authorization", "cookie", "bearer", "basic ")):
-        text = _HEADER.sub(_header, text)
-        text = _SCHEME.sub(_scheme, text)
-    text = _PREFIXED.sub(_prefixed, text)
+        text = _HEADER().sub(_header, text)
+        text = _SCHEME().sub(_scheme, text)
+    text = _PREFIXED().sub(_prefixed, text)
     if any(word in lowered for word in _NAME_WORDS):
-        text = _FLAG.sub(rf"\g<flag>{MASK}", text)
+        text = _FLAG().sub(rf"\g<flag>{MASK}", text)
         text = "".join(_without_named_values(text))
     return text
+
+
+def _lazily(pattern: str, flags: int = 0) -> "Callable[[], re.Pattern[str]]":
+    """The compiled pattern, when it is first asked for: compiling all of them takes longer than other imports do."""
+    return cache(lambda: re.compile(pattern, flags))
 
 
 # Keys with a prefix of their own. The prefix starts a word, or follows an escape (`\n` in a repr, `%3D` in a URL).
@@ -43,7 +49,7 @@ def _after_prefix(prefix: str, body: str) -> str:
     return prefix + start + body
 
 
-_PREFIXED = re.compile(
+_PREFIXED = _lazily(
     "|".join(
         [
             _after_prefix("sk-", r"[A-Za-z0-9_-]{12,}"),  # OpenAI, Anthropic, and whoever copied them
@@ -78,15 +84,15 @@ def _prefixed(match: "re.Match[str]") -> str:
 # PEM blocks
 
 
-_PEM = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY-----")
-_PEM_BODY = re.compile(r"(?:[A-Za-z0-9+/=]|\s|\\[nr]){0,20000}")
+_PEM = _lazily(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+_PEM_BODY = _lazily(r"(?:[A-Za-z0-9+/=]|\s|\\[nr]){0,20000}")
 
 
 def _without_private_keys(text: str) -> str:
     kept: list[str] = []
     at = 0
     opened: int | None = None
-    for mark in _PEM.finditer(text):
+    for mark in _PEM().finditer(text):
         if mark[1] == "END":
             start = at if opened is None else opened
             if opened is None:  # its beginning was cut off: what precedes it may be key
@@ -98,8 +104,8 @@ def _without_private_keys(text: str) -> str:
             opened = mark.start()
     if opened is not None:  # its end was cut off
         kept += [text[at:opened], MASK]
-        header = _PEM.match(text, opened)
-        body = _PEM_BODY.match(text, opened if header is None else header.end())
+        header = _PEM().match(text, opened)
+        body = _PEM_BODY().match(text, opened if header is None else header.end())
         at = opened if body is None else body.end()
     kept.append(text[at:])
     return "".join(kept)
@@ -118,7 +124,7 @@ def _last_text(text: str) -> int:
 # Credentials in URLs
 
 
-_URL = re.compile(r"://([^\s/?#@:\"'<>\\]{0,256})(?::([^\s/?#\"'<>\\]{0,512}))?@")
+_URL = _lazily(r"://([^\s/?#@:\"'<>\\]{0,256})(?::([^\s/?#\"'<>\\]{0,512}))?@")
 
 
 def _url(match: "re.Match[str]") -> str:
@@ -130,7 +136,7 @@ def _url(match: "re.Match[str]") -> str:
     return f"://{user}:{MASK}@" if password else f"://{user}:@"
 
 
-_QUERY = re.compile(
+_QUERY = _lazily(
     r"([?&;](?:key|sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)[^&\s\"'<>#\\\[]{6,2048}",
     re.IGNORECASE,
 )
@@ -138,7 +144,7 @@ _QUERY = re.compile(
 # Headers, in a message as it is sent, and as dictionaries, tuples and multidicts of them are printed
 
 
-_HEADER = re.compile(
+_HEADER = _lazily(
     r"(?P<head>(?:authorization|cookie)(?:\\{0,4}[\"'])?\s{0,4}[:=,](?!=)\s{0,4}(?:b?\\{0,4}[\"'])?)"
     r"(?P<value>(?:(?:[A-Za-z][A-Za-z0-9-]{1,24}) )?[^\s\"'\\)}>\]][^\r\n\"'\\)}>\]]{0,4096})",
     re.IGNORECASE,
@@ -162,7 +168,7 @@ def _header(match: "re.Match[str]") -> str:
     return match[0]
 
 
-_SCHEME = re.compile(r"\b(Bearer|Basic)([ \t]{1,4}|%20|\+)([A-Za-z0-9._~+/-]{8,4096}={0,2})", re.IGNORECASE)
+_SCHEME = _lazily(r"\b(Bearer|Basic)([ \t]{1,4}|%20|\+)([A-Za-z0-9._~+/-]{8,4096}={0,2})", re.IGNORECASE)
 
 
 def _scheme(match: "re.Match[str]") -> str:
@@ -180,20 +186,20 @@ _CERTAIN = (
     r"api[_-]?key|secret[_-]?(?:access[_-]?)?key|access[_-]?key|private[_-]?key|account[_-]?key"
     r"|client[_-]?secret|secret|passwd|password|passphrase|pwd"
 )
-_NAMED = re.compile(
+_NAMED = _lazily(
     rf"(?P<name>{_CERTAIN}|token|credentials?|auth|pass)\d{{0,2}}"
     r"(?P<separator>(?:\\{0,4}[\"'])?\]?\s{0,8}(?:=>|:=|[:=]|%3[aAdD])\s{0,8})"
     r"(?P<value>[bru]{0,2}\"(?:[^\"\\\n]|\\.){0,8192}\"?|[bru]{0,2}'(?:[^'\\\n]|\\.){0,8192}'?"
     r"|\\{1,6}[\"'][^\"'\n]{0,8192}[\"']?|[^\s\"'<>,;&(){}\[\]|=\\%]{1,256}(?:%[0-9A-Fa-f]{2}[^\s\"'<>,;&(){}\[\]|=\\%]{0,64}){0,64}={0,2})",
     re.IGNORECASE,
 )
-_FLAG = re.compile(
+_FLAG = _lazily(
     r"(?P<flag>--?(?:[a-z]{1,12}-){0,3}(?:api-?key|password|passwd|secret|(?:auth|access|hf|api)-token|token)"
     r"(?:\s{1,4}|[\"'],\s{0,4}[\"']))(?![-\[])[^\s\"'\\,]{6,1024}"
 )
-_CERTAINLY = re.compile(_CERTAIN, re.IGNORECASE)
-_TELLING = re.compile(r"(?:access|refresh|auth|session|id|api|bearer|csrf|xsrf|hf|hub|lab|bot|security|wandb)[_-]?$")
-_CODE = re.compile(r"(?:self|cls|os|args|config|cfg|settings|options|env|environ|ctx|kwargs|request)\.[A-Za-z_]")
+_CERTAINLY = _lazily(_CERTAIN, re.IGNORECASE)
+_TELLING = _lazily(r"(?:access|refresh|auth|session|id|api|bearer|csrf|xsrf|hf|hub|lab|bot|security|wandb)[_-]?$")
+_CODE = _lazily(r"(?:self|cls|os|args|config|cfg|settings|options|env|environ|ctx|kwargs|request)\.[A-Za-z_]")
 _WORDS = frozenset(
     {"none", "null", "true", "false", "str", "bytes", "int", "bool", "optional", "any", "string", "object", "union"}
 )
@@ -201,7 +207,7 @@ _WORDS = frozenset(
 
 def _without_named_values(text: str) -> Iterator[str]:
     done = at = 0
-    while match := _NAMED.search(text, at):
+    while match := _NAMED().search(text, at):
         start, end = match.span("value")
         opening, value, closing = _unquoted(match["value"])
         if _is_secret(text, match, value, quoted=bool(opening), end=end):
@@ -229,12 +235,12 @@ def _is_secret(text: str, match: "re.Match[str]", value: str, *, quoted: bool, e
         return False
     name = match["name"].lower()
     before = text[max(0, match.start() - 16) : match.start()]
-    certain = _CERTAINLY.fullmatch(name) is not None or (name == "pass" and before.endswith(("_", "-")))
+    certain = _CERTAINLY().fullmatch(name) is not None or (name == "pass" and before.endswith(("_", "-")))
     if not quoted and _is_code(text, value, name, end):
         return False
     if certain:
         return True
-    if name == "token" and (_TELLING.search(before.lower()) or (before[-1:] == "_" and match["name"].isupper())):
+    if name == "token" and (_TELLING().search(before.lower()) or (before[-1:] == "_" and match["name"].isupper())):
         return len(value) >= 8 and _is_mixed(value)
     if name in {"pass", "credential", "credentials"}:
         return (quoted or _is_mixed(value)) and not before[-1:].isalnum()
@@ -244,7 +250,7 @@ def _is_secret(text: str, match: "re.Match[str]", value: str, *, quoted: bool, e
 def _is_code(text: str, value: str, name: str, end: int) -> bool:
     word = value.rstrip(".:").lower()
     follows = text[end : end + 1]
-    if word in _WORDS or follows in {"(", "["} or _CODE.match(value):
+    if word in _WORDS or follows in {"(", "["} or _CODE().match(value):
         return True
     return word.replace("-", "_").endswith(name.replace("-", "_")) and value.isidentifier()
 

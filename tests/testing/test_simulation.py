@@ -44,11 +44,6 @@ LOOPS = ["asyncio", "trio"]
 PLAN = FaultPlan.everything(0.03, seed=SEED)
 
 
-def told(report: SimulationReport, capsys: pytest.CaptureFixture[str], seconds: float) -> None:
-    with capsys.disabled():
-        print(f" [{report.backend}: {report.sealed} sealed, seed {report.seed}, {seconds:.1f} s]", end="")
-
-
 @pytest.fixture(scope="module")
 def reports() -> dict[str, SimulationReport]:
     """The same 300 rollouts on both loops."""
@@ -300,14 +295,16 @@ async def test_a_dead_host_writes_nothing_and_its_last_record_stands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_ten_thousand_rollouts(loop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     report = simulate(
         FaultPlan.everything(0.02, seed=SEED, deaths=2), rollouts=10_000, group_size=4, max_rollouts=512, backend=loop
     )
-    told(report, capsys, time.monotonic() - started)
+    with capsys.disabled():
+        seconds = time.process_time() - started
+        print(f" [{report.sealed} sealed, seed {report.seed}, {seconds:.0f} s of one CPU]", end="")
     report.check()
     assert report.sealed == 10_000
     assert report.sittings == 3
