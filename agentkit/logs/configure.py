@@ -33,7 +33,8 @@ def configure(
     JSON object, with the id of the run and, where it was logged within a rollout, of the rollout. `per_rollout` is a
     folder that gets one readable file for each attempt: its messages, actions, observations (`cut` characters of each),
     its end, and what was logged within it. Secrets are hidden in all of it. Blocks may be nested, one for each place to
-    log to. What the block yields can `flush`, and counts what was `dropped`.
+    log to. What the block yields can `flush`, and counts what was `dropped`. Leaving the block waits until all is
+    written, at most 5 s where who reads the output does not.
 
     Raises:
         ConfigError: the level is unknown, `cut` is not positive, or the file or folder cannot be written to.
