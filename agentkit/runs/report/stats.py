@@ -90,8 +90,8 @@ class TaskBootstrap:
         """The mean over all rollouts, where task i has `counts[i]` of them that add up to `sums[i]`; None of none.
 
         `is_rate` says that the values lie between 0 and 1, and so does the interval then. A task with no rollouts
-        counts for nothing. Where each task has one rollout and it is 0 or 1, and where resampling cannot tell anything
-        because all tasks are alike, the interval is Wilson's.
+        counts for nothing. Where each task is 0 or 1 (it has one rollout, or all of them agree), and where resampling
+        cannot tell anything because all tasks are alike, the interval is Wilson's, over tasks.
         """
         if len(sums) != self._tasks or len(counts) != self._tasks:
             raise ConfigError(f"expected sums and counts of {self._tasks} tasks, found {len(sums)} and {len(counts)}")
@@ -104,6 +104,9 @@ class TaskBootstrap:
             return Estimate(value, *wilson(math.fsum(sums), total, level=self.level), "Wilson")
         if len(pairs) == 1:
             return self._of_one_task(value, *pairs[0], is_rate=is_rate)
+        if is_rate and all(part in (0, count) and count == pairs[0][1] for part, count in pairs):
+            whole = wilson(round(value * len(pairs)), len(pairs), level=self.level)
+            return Estimate(value, *whole, "Wilson over tasks, each all or nothing")
         if all(math.isclose(part, value * count) for part, count in pairs):
             if is_rate:
                 alike = wilson(value * len(pairs), len(pairs), level=self.level)

@@ -113,6 +113,7 @@ def test_rollouts_of_one_task_do_not_pass_for_independent() -> None:
     assert found is not None
     assert found.low is not None
     assert found.high is not None
+    assert (found.low, found.high) == wilson(10, 20)
     low, high = wilson(80, 160)
     assert found.high - found.low > 2 * (high - low)
 
@@ -124,7 +125,7 @@ def test_one_rollout_a_task_is_a_plain_proportion() -> None:
     assert found.method == "Wilson"
 
 
-@pytest.mark.parametrize("each", [0, 8])
+@pytest.mark.parametrize("each", [0, 4, 8])
 def test_all_tasks_alike_is_no_certainty(each: int) -> None:
     found = TaskBootstrap(5).mean([each] * 5, [8] * 5, is_rate=True)
     assert found is not None
