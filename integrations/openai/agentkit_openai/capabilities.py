@@ -218,8 +218,8 @@ def warn_of_raw(params: Mapping[str, Any]) -> bool:
     shifted = shifts_distribution(params)
     if shifted:
         _log.warning(
-            "the server's log-probabilities are the model's own, but with %s tokens are sampled from another "
-            "distribution: to train on them, start vLLM with --logprobs-mode processed_logprobs",
+            "the server's log-probabilities are the model's own, as far as known, but with %s tokens are sampled from "
+            "another distribution: to train on them, start vLLM with --logprobs-mode processed_logprobs",
             ", ".join(shifted),
         )
     return bool(shifted)

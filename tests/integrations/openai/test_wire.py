@@ -67,7 +67,7 @@ class Prompts(RuleBasedStateMachine):
 
 
 TestPrompts = Prompts.TestCase
-TestPrompts.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestPrompts.settings = settings(stateful_step_count=25, deadline=None)
 
 
 @given(st.lists(IDS, min_size=1, max_size=8))
