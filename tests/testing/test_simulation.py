@@ -128,10 +128,9 @@ def test_a_host_that_dies_is_gone_on_from(loop: str, kept: str, tmp_path: Path) 
 
 
 async def test_it_runs_inside_a_test() -> None:
-    simulation = Simulation(FaultPlan.everything(0.05, seed=SEED), rollouts=20)
-    report = await simulation.run()
+    report = await Simulation(FaultPlan.everything(0.1, seed=SEED), rollouts=60, group_size=2).run()
     report.check()
-    assert report.sealed == 20
+    assert report.sealed == 60
 
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>'
