@@ -50,6 +50,8 @@ class OpenTurn:
     generation_s: float = 0.0
     tool_s: float = 0.0
     observations: tuple[Observation, ...] = ()
+    heard: tuple[Message, ...] = ()
+    is_rewrite: bool = False
     interrupted: bool = False
 
     def seal(self) -> Turn:
@@ -64,6 +66,8 @@ class OpenTurn:
             self.queued_s,
             self.generation_s,
             self.tool_s,
+            self.heard,
+            self.is_rewrite,
         )
 
 
@@ -117,6 +121,10 @@ class Record:
     """Of the parent rollout: no waiting moves the deadline past it."""
     ledger: Ledger = field(factory=Ledger)
     history: list[Message] = field(factory=list)
+    heard: list[Message] = field(factory=list)
+    """What was said since the last turn, its observations apart: for the next turn."""
+    rewritten: bool = False
+    """`heard` has replaced the history."""
     prompt: tuple[Message, ...] | None = None
     """What the first turn answered; None before it."""
     turns: list[Turn] = field(factory=list)

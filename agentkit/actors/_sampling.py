@@ -114,6 +114,8 @@ class Sampler:
                 turn.generation_s = bounds.now() - started
                 if finish is not None or generation.emitted or is_cut:
                     turn.action = generation.read(finish)
+                    turn.heard, turn.is_rewrite = tuple(record.heard), record.rewritten
+                    record.heard, record.rewritten = [], False
                     record.open_turn = turn
                     record.history.append(generation.said(turn.action, finish))
         if fault is not None:

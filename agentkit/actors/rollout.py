@@ -168,11 +168,12 @@ class Rollout:
         record = self._record
         await self._close_turn()
         for message in self._mailbox.take():
-            self._say(message)
+            self._tell(message)
         if reason := turn_end(record.budget, turns=len(record.turns)):
             raise self.end(reason)
         if not record.turns:
             record.prompt = tuple(record.history)
+            record.heard, record.rewritten = [], False
         try:
             action = await self._sampler.next(self._pending)
         except ConfigError as error:
@@ -240,7 +241,11 @@ class Rollout:
         if self._record.end is not None:
             raise RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
         for message in messages:
-            self._say(as_message(message))
+            self._tell(as_message(message))
+
+    def _tell(self, message: Message) -> None:
+        self._say(message)
+        self._record.heard.append(message)
 
     def _say(self, message: Message) -> None:
         self._record.history.append(message)
@@ -254,6 +259,7 @@ class Rollout:
         """Go on from `messages` instead of the conversation so far (compaction): the next turn starts a new chain."""
         self._record.history.clear()
         self._record.history.extend(messages)
+        self._record.heard, self._record.rewritten = list(messages), True
         self._pending = []
         self._policy.rewritten()
 
@@ -394,7 +400,7 @@ class Rollout:
     async def _await_user(self) -> bool:
         messages = await self._mailbox.receive()
         for message in messages:
-            self._say(message)
+            self._tell(message)
         if not messages:
             self.end(ExitReason.FINISHED)
         return bool(messages)

@@ -125,6 +125,10 @@ def _body(
     for message in prompt:
         page.say(message.role, message.content, Style.DIM)
     for turn in turns:
+        if turn.heard:
+            page.title("history rewritten" if turn.is_rewrite else "said")
+        for message in turn.heard:
+            page.say(message.role, message.content, Style.DIM)
         _turn(page, turn)
     for number, chain in enumerate(chains):
         parent = "" if chain.parent is None else f", forked from chain {chain.parent[0]} at {chain.parent[1]}"

@@ -94,7 +94,9 @@ class Turn:
     """One generation and the observations it caused.
 
     The sampled tokens are `start <= t < stop` of chain number `chain` (-1 and an empty range at message level).
-    `queued_s` is time spent waiting for a generation permit, before `generation_s`.
+    `queued_s` is time spent waiting for a generation permit, before `generation_s`. `heard` is what was said to the
+    policy since the turn before, its observations apart: by the loop or by a user; where `is_rewrite`, the history was
+    replaced by it.
     """
 
     index: int
@@ -106,6 +108,8 @@ class Turn:
     queued_s: float = 0.0
     generation_s: float = 0.0
     tool_s: float = 0.0
+    heard: tuple[Message, ...] = ()
+    is_rewrite: bool = False
 
     @property
     def finish(self) -> FinishReason:

@@ -157,6 +157,8 @@ def trajectories(
             span.start,
             span.stop,
             *draw(st.tuples(_seconds(), _seconds(), _seconds())),
+            heard=draw(st.lists(messages(), max_size=1).map(tuple)),
+            is_rewrite=draw(st.booleans()),
         )
         for index, (number, span) in enumerate(sampled)
     ]

@@ -154,6 +154,15 @@ def test_rollout_shows_everything_that_happened(run: Path, capsys: pytest.Captur
         assert said in out
 
 
+def test_what_was_said_between_turns_is_shown_where_it_was_said() -> None:
+    told = evolve(TURN, index=1, heard=(user("and now?"),))
+    again = evolve(TURN, index=2, heard=(user("in short: go on"),), is_rewrite=True)
+    lines = render_trajectory(evolve(SEALED, turns=(TURN, told, again))).splitlines()
+    marks = [line for line in lines if line.startswith(("turn ", "said", "history")) or "| and now?" in line]
+    assert [mark.split("  ")[0] for mark in marks] == ["turn 0", "said", "", "turn 1", "history rewritten", "turn 2"]
+    assert any(line.endswith("| in short: go on") for line in lines)
+
+
 def test_unfinished_rollout_shows_how_far_it_got(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(run), "going-on#0"]) == 0
     out = capsys.readouterr().out

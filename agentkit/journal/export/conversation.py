@@ -3,12 +3,12 @@
 Messages are those of the record, verbatim: the prompt, then for each turn what the parser made of the sampled text and
 the observations that it caused. Nothing is ever parsed back from decoded tokens.
 
-The record holds no message that a loop or a user said between two turns (`rollout.observe`, a mailbox), nor those of a
-history that was rewritten (`rollout.rewrite`): those are in the chains as tokens only. Where that can be told,
-`Conversation.gaps` says so.
+What a loop or a user said between two turns is there too; where a history was rewritten, the messages are those that it
+ended with. An older record lacks both: where that can be told, `Conversation.gaps` says so.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from attrs import frozen
@@ -40,7 +40,7 @@ def conversation(
 
     Every answer to a call has its call: where the policy wrote one that could not be parsed, its arguments are empty.
     """
-    said = (_message(each, reasoning, arguments) for each in _said(trajectory))
+    said = (_message(each, reasoning, arguments) for each in _history(trajectory))
     return Conversation(tuple(said), tuple(_gaps(trajectory)))
 
 
@@ -56,12 +56,15 @@ def openai_message(
     return _message(message, reasoning, arguments)
 
 
-def _said(trajectory: Trajectory) -> Iterator[Message]:
-    yield from trajectory.prompt
+def _history(trajectory: Trajectory) -> list[Message]:
+    history = list(trajectory.prompt)
     for turn in trajectory.turns:
-        yield _answer(turn.action)
-        for observation in turn.observations:
-            yield observation.message()
+        if turn.is_rewrite:
+            history.clear()
+        history += turn.heard
+        history.append(_answer(turn.action))
+        history += [observation.message() for observation in turn.observations]
+    return history
 
 
 def _answer(action: Action) -> Message:
@@ -73,9 +76,7 @@ def _answer(action: Action) -> Message:
 
 
 def _gaps(trajectory: Trajectory) -> Iterator[str]:
-    if len(trajectory.chains) > 1:
-        yield "the history was rewritten"
-    if any(not turn.observations for turn in trajectory.turns[:-1]):
+    if any(not last.observations and not turn.heard for last, turn in pairwise(trajectory.turns)):
         yield "something was said between two turns"
 
 

@@ -7,7 +7,8 @@ task           id, messages, data, budget, metadata; what JSON lacks is tagged (
 messages       the conversation as OpenAI messages; arguments of calls are JSON text, reasoning is `reasoning_content`
 gaps           what the record lacks of the conversation, empty where it is whole
 prompt         the messages that opened it, as OpenAI messages
-turns          index, text (as sampled), content, reasoning, attempts (calls, or faults with a status), finish,
+turns          index, heard (messages said before it, observations apart), is_rewrite (they replaced the history),
+               text (as sampled), content, reasoning, attempts (calls, or faults with a status), finish,
                observations (content, done, status, call_id, name, metadata), chain, start, stop (the tokens
                start <= t < stop of that chain; -1 and an empty range at message level), queued_s, generation_s, tool_s
 exit_reason, blame, error, stuck, outcome, replaces
@@ -119,6 +120,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "chain": turn.chain,
         "start": turn.start,
         "stop": turn.stop,
+        "heard": [openai_message(message) for message in turn.heard],
+        "is_rewrite": turn.is_rewrite,
         "queued_s": turn.queued_s,
         "generation_s": turn.generation_s,
         "tool_s": turn.tool_s,

@@ -79,6 +79,9 @@ def said(trajectory: Trajectory) -> list[tuple[str, str]]:
     """Role and text of every message, by hand."""
     spoken = [(message.role, message.content) for message in trajectory.prompt]
     for turn in trajectory.turns:
+        if turn.is_rewrite:
+            spoken = []
+        spoken += [(message.role, message.content) for message in turn.heard]
         spoken.append(("assistant", turn.action.content))
         spoken += [("user" if o.call_id is None else "tool", o.content) for o in turn.observations]
     return [(role, seen(text)) for role, text in spoken]

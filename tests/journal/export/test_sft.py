@@ -17,7 +17,6 @@ from agentkit.models import ScriptedModel
 from agentkit.protocols import (
     Action,
     CallFault,
-    Chain,
     ExitReason,
     FaultStatus,
     Grade,
@@ -97,7 +96,6 @@ def test_reasoning_and_arguments_as_asked(written: Written) -> None:
 def variants() -> list[tuple[str | None, Trajectory]]:
     """Why each is left out."""
     fault = CallFault(FaultStatus.UNCLOSED, "no end", "<tool_call>{", "bash", "c1")
-    chain = Chain.of([1], [1], [-1.0])
     parts: list[tuple[str | None, Trajectory]] = [
         (None, GOOD),
         ("score below 1", evolve(GOOD, grade=Grade(GradeStatus.OK, Score(0.99)))),
@@ -105,10 +103,6 @@ def variants() -> list[tuple[str | None, Trajectory]]:
         ("no score", evolve(GOOD, grade=None)),
         ("the policy said nothing", evolve(GOOD, turns=())),
         ("a malformed call", evolve(GOOD, turns=(Turn(0, Action("x", attempts=(fault,))), *GOOD.turns[1:]))),
-        (
-            "the history was rewritten, and the record lacks the messages",
-            evolve(GOOD, chains=(chain, chain)),
-        ),
         (
             "something was said between two turns, and the record lacks the messages",
             evolve(GOOD, turns=(Turn(0, Action("hi")), *GOOD.turns[1:])),
@@ -188,15 +182,41 @@ async def test_every_answer_of_a_real_rollout_has_its_call(tmp_path: Path) -> No
     assert answer["content"] == "x"
 
 
-async def test_what_a_loop_rewrites_is_left_out(tmp_path: Path) -> None:
-    async def compacting(rollout: ak.Rollout) -> None:
-        await rollout.sample()
-        rollout.rewrite([ak.user("in short: go on")])
-        await rollout.sample()
+async def test_what_a_loop_says_and_rewrites_is_there(tmp_path: Path) -> None:
+    @ak.tool
+    async def echo(text: str) -> str:
+        """Say it again."""
+        return text
 
-    agent = ak.Agent(ScriptedModel(["one", "two"]), loop=compacting, reward=lambda trajectory, env: 1.0)
+    async def compacting(rollout: ak.Rollout) -> None:
+        await rollout.act(await rollout.sample())
+        rollout.observe("and now?")
+        await rollout.sample()
+        if rollout.task.id == "rewritten":
+            rollout.rewrite([ak.user("in short: go on")])
+            await rollout.sample()
+
+    script = ['<tool_call>\n{"name": "echo", "arguments": {"text": "x"}}\n</tool_call>', "two", "three"]
+    agent = ak.Agent(ScriptedModel(script), tools=[echo], loop=compacting, reward=lambda trajectory, env: 1.0)
+    async with Journal.open(tmp_path, writer="inline") as journal, ak.Pool(agent, max_rollouts=1, sink=journal) as pool:
+        await pool.run([ak.Task("told", "go"), ak.Task("rewritten", "go")])
+    lines, left_out = exported(tmp_path)
+    assert left_out == {}
+    told, rewritten = ([(m["role"], m["content"]) for m in line["messages"]] for line in lines)
+    assert told == [("user", "go"), ("assistant", ""), ("tool", "x"), ("user", "and now?"), ("assistant", "two")]
+    assert rewritten == [("user", "in short: go on"), ("assistant", "three")]
+
+
+async def test_what_a_user_says_to_a_chat_is_there(tmp_path: Path) -> None:
+    agent = ak.Agent(ScriptedModel(["one", "two"]), loop=ak.chat, reward=lambda trajectory, env: 1.0)
     async with Journal.open(tmp_path, writer="inline") as journal, ak.Pool(agent, sink=journal) as pool:
-        await pool.run([ak.Task("t", "go")])
-    done = export_sft(tmp_path, tmp_path / "out")
-    assert done.written == 0
-    assert dict(done.left_out) == {"the history was rewritten, and the record lacks the messages": 1}
+        actor = pool.start(ak.Task("t", "go"))
+        await actor.ask("more")
+        actor.hang_up()
+        await actor.result()
+    (line,), _ = exported(tmp_path)
+    said = [(m["role"], m["content"]) for m in line["messages"]]
+    assert said in (
+        [("user", "go"), ("user", "more"), ("assistant", "one")],
+        [("user", "go"), ("assistant", "one"), ("user", "more"), ("assistant", "two")],
+    )
