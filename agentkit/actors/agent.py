@@ -12,7 +12,6 @@ from agentkit.errors import ConfigError
 from agentkit.protocols import (
     Budget,
     Env,
-    HasRenderer,
     Json,
     MessageModel,
     Model,
@@ -91,13 +90,13 @@ class Agent:
 
     def _fill(self, name: str, kind: type) -> None:
         if getattr(self, name) is None:
-            if isinstance(self.model, HasRenderer):
-                object.__setattr__(self, name, getattr(self.model, name))  # frozen, and still being made
-                return
-            raise ConfigError(
-                f"agent.{name} is missing: {type(self.model).__name__} samples tokens and brings no {kind.__name__} "
-                f"of its own; pass {name}=..."
-            )
+            brought = getattr(self.model, name, None)  # by name: a model may know its renderer and no parser
+            if not isinstance(brought, kind):
+                raise ConfigError(
+                    f"agent.{name} is missing: {type(self.model).__name__} samples tokens and brings no "
+                    f"{kind.__name__} of its own; pass {name}=..."
+                )
+            object.__setattr__(self, name, brought)  # frozen, and still being made
 
     @property
     def token_level(self) -> bool:

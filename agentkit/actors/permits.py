@@ -1,7 +1,7 @@
 """Permits handed out fairly across groups: one group with many waiters cannot starve the others (invariant B5)."""
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
 import anyio
 
@@ -17,7 +17,8 @@ class FairPermits:
         self._limit = limit
         self._held = 0
         self._paused = False
-        self._waiting: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
+        # By group, each in the order in which it came; not queues, out of whose middle a cancelled one is slow to take.
+        self._waiting: OrderedDict[str, OrderedDict[anyio.Event, None]] = OrderedDict()
 
     @property
     def held(self) -> int:
@@ -44,7 +45,7 @@ class FairPermits:
         if self.take():
             return
         event = anyio.Event()
-        self._waiting.setdefault(group, deque()).append(event)
+        self._waiting.setdefault(group, OrderedDict())[event] = None
         try:
             await event.wait()
         except BaseException:
@@ -52,7 +53,7 @@ class FairPermits:
                 self.release()
             else:
                 queue = self._waiting[group]
-                queue.remove(event)
+                del queue[event]
                 if not queue:
                     del self._waiting[group]
             raise
@@ -74,7 +75,7 @@ class FairPermits:
     def _grant(self) -> None:
         while self._waiting and self._held < self._limit and not self._paused:
             group, queue = self._waiting.popitem(last=False)
-            event = queue.popleft()
+            event, _ = queue.popitem(last=False)
             if queue:
                 self._waiting[group] = queue  # to the back: the other groups come first
             self._held += 1

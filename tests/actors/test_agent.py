@@ -1,0 +1,40 @@
+"""What an agent brings and what its model brings."""
+
+import pytest
+
+from agentkit import Agent, ConfigError
+from agentkit.models import ScriptedModel
+from agentkit.parsing import HermesParser
+from agentkit.tokens import byte_chatml
+
+
+class Speechless:
+    """A token-level model that knows how to write its prompts, and not how it writes its calls."""
+
+    def __init__(self) -> None:
+        self.renderer = byte_chatml()
+        self.sample_tokens = ScriptedModel(["Hello."]).sample_tokens
+
+    @property
+    def parser(self) -> HermesParser:
+        raise ConfigError("this model has no parser")
+
+
+def test_renderer_and_parser_may_come_from_different_places() -> None:
+    model, parser = Speechless(), HermesParser()
+    agent = Agent(model, parser=parser)
+    assert agent.renderer is model.renderer
+    assert agent.parser is parser
+
+
+def test_what_a_model_says_of_what_it_lacks_is_told() -> None:
+    with pytest.raises(ConfigError, match="this model has no parser"):
+        Agent(Speechless())
+
+
+def test_what_nobody_brings_is_named() -> None:
+    class Bare:
+        sample_tokens = ScriptedModel(["Hello."]).sample_tokens
+
+    with pytest.raises(ConfigError, match=r"agent\.renderer is missing: Bare samples tokens and brings no Renderer"):
+        Agent(Bare())
