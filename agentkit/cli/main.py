@@ -1,12 +1,12 @@
 """The command `agentkit`: one module per subcommand."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentkit.cli import demo, export, init, inspect, report, resume, run
+from agentkit.cli.streams import fill_standard_streams, lose
 from agentkit.cli.terminal import escape
 from agentkit.errors import AgentkitError
 
@@ -28,6 +28,7 @@ COMMANDS: tuple[Command, ...] = (init, run, resume, inspect, report, export, dem
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the subcommand named by `argv` and gives the exit status: 0, 1 for an error of ours, 2 for wrong usage."""
+    fill_standard_streams()
     parser = argparse.ArgumentParser(prog="agentkit", description="Agentic RL: rollouts, trajectories, budgets.")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"agentkit: {escape(str(error))}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `agentkit inspect ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains on its way out
+        lose(sys.stdout)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -57,7 +57,10 @@ def duration(seconds: float) -> str:
 
 
 class ProgressView:
-    """Shows progress on a stream. Whoever else writes there writes to `ProgressView.stream`, from any thread."""
+    """Shows progress on a stream. Whoever else writes there writes to `ProgressView.stream`, from any thread.
+
+    Where the stream is closed, broken or full, nothing more is shown, and nobody hears of it: the run matters.
+    """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic, quiet: bool = False) -> None:
         self._stream = stream
@@ -69,6 +72,7 @@ class ProgressView:
         self._last = -math.inf if self._in_place else clock()
         self._stopping = StopLevel.GO_ON
         self._lock = RLock()
+        self._lost = False
         self.resume_line = ""
         """What to type to go on with the run, once it is known."""
 
@@ -120,9 +124,14 @@ class ProgressView:
             self.say(f"Cancelling {live}: all are sealed, envs closed. Ctrl-C again kills this process.{again}")
 
     def _write(self, text: str) -> None:
-        encoding = self._stream.encoding or "utf-8"
-        self._stream.write(text.encode(encoding, "replace").decode(encoding))
-        self._stream.flush()
+        if self._lost:
+            return
+        try:
+            encoding = self._stream.encoding or "utf-8"
+            self._stream.write(text.encode(encoding, "replace").decode(encoding))
+            self._stream.flush()
+        except (OSError, ValueError):  # the latter for a stream that was closed
+            self._lost = True
 
 
 class _Above(io.TextIOBase):

@@ -5,15 +5,18 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
 import anyio
+from attrs import evolve
 
 from agentkit.cli.demo import _program as program
 from agentkit.cli.progress_view import ProgressView, duration
+from agentkit.cli.streams import tell
 from agentkit.cli.terminal import escape
 from agentkit.errors import AgentkitError
 from agentkit.extras import require
@@ -65,7 +68,7 @@ def sit(args: argparse.Namespace, config: RunConfig, start: Start) -> int:
     if args.backend == "trio":
         require("trio", extra="trio", purpose="--backend trio")
     view = ProgressView(sys.stderr, quiet=args.quiet)
-    redactor = Redactor(config.secrets | environment_secrets(os.environ))
+    redactor = Redactor(config.secrets | environment_secrets(_without_places(os.environ)))
     level = logging.getLevelNamesMapping()[(args.log_level or config.logs.level).upper()]
     as_json, per_rollout = args.log_json or config.logs.json, args.log_rollouts or config.logs.per_rollout
     begun: list[RunFolder] = []
@@ -98,16 +101,24 @@ def sit(args: argparse.Namespace, config: RunConfig, start: Start) -> int:
         except NotBegun as error:
             view.say(f"agentkit: {escape(str(error))}")
             return INTERRUPTED
-        except AgentkitError:
+        except Exception as error:  # what goes on from here is shown, and nobody else would take secrets out of it
             if begun:
                 view.say(f"The run can be resumed: {resume_line(begun[0].path)}")
-            raise
+            if isinstance(error, AgentkitError):
+                raise AgentkitError(redactor(str(error))) from None
+            view.say(escape(redactor(traceback.format_exc()), lines=True))
+            return 1
         finally:
             view.close()
     if not begun:
-        print("Nothing is left to do.")
-    print(closing(result))
+        tell("Nothing is left to do.")
+    tell(closing(evolve(result, stuck=tuple(map(redactor, result.stuck)))))
     return 0 if result.finished else INTERRUPTED
+
+
+def _without_places(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """`environ` without the folders that a shell keeps there: PWD reads like a password."""
+    return {name: value for name, value in environ.items() if name not in ("PWD", "OLDPWD")}
 
 
 def resume_line(path: Path) -> str:

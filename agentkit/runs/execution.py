@@ -6,30 +6,34 @@ from collections.abc import AsyncIterator, Callable, Collection, Container
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 import anyio
-from anyio import to_thread
 from attrs import evolve, frozen
 
 from agentkit.actors import Pool, Run
-from agentkit.errors import AgentkitError
+from agentkit.errors import AgentkitError, ModelError
 from agentkit.journal import Journal
 from agentkit.logs import RedactingSink, Redactor
 from agentkit.protocols import ExitReason
 from agentkit.runs.changes import check_unchanged
 from agentkit.runs.config import RunConfig
+from agentkit.runs.config.references import what_failed
 from agentkit.runs.dataset import Survey
 from agentkit.runs.folder import RunFolder
 from agentkit.runs.info import RunInfo, SittingEnd, now
 from agentkit.runs.origin import Origin
 from agentkit.runs.progress import Meter, MeteredSink, Progress
 from agentkit.runs.stop import Stop, StopLevel
+from agentkit.tools.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_PARENT = "runs"
 PROGRESS_S = 0.2
+CLOSE_S = 60.0
+"""For as long a model may close; it may hold a server that takes its time."""
 
 OnProgress = Callable[[Progress], None]
 WriterKind = Literal["thread", "inline"]
@@ -72,6 +76,7 @@ async def execute(
 
     Raises:
         ConfigError: `folder` is a run already or holds files, or a task is at fault.
+        ModelError: the model could not be entered. One that cannot be left is named in the result's `stuck`.
         NotBegun: it was stopped before its first rollout.
         JournalError: the run cannot be written.
     Cancellation: every rollout is sealed as `cancelled`, every env closed, and the run can be resumed.
@@ -80,7 +85,7 @@ async def execute(
         RunFolder(folder).check_new()
     sitting = _Sitting(config, stop or Stop(), on_begin, on_progress)
     async with sitting.stoppable(), AsyncExitStack() as stack:
-        await stack.enter_async_context(_entered(config.agent.model))
+        await stack.enter_async_context(sitting.model())
         survey = await _survey(config, writer)
         await sitting.last_chance()
         info = RunInfo(
@@ -99,8 +104,8 @@ async def execute(
         else:
             made = RunFolder.create(folder, info, config=text)
         journal = await stack.enter_async_context(Journal.open(made.path, writer=writer))
-        return await sitting.run(made, made.info(), journal, done_before=0)
-    raise NotBegun(f"run {config.name!r} was stopped before its first rollout: nothing was written")
+        await sitting.run(made, made.info(), journal, done_before=0)
+    return sitting.result(f"run {config.name!r} was stopped before its first rollout: nothing was written")
 
 
 async def resume(
@@ -122,6 +127,7 @@ async def resume(
 
     Raises:
         ConfigError: there is no run in `folder`, a task is at fault, or what is asked has changed.
+        ModelError: the model could not be entered.
         NotBegun: it was stopped before it could go on.
         JournalError: another process is at work on the run, or it cannot be written.
     Cancellation: every rollout is sealed as `cancelled`, every env closed, and the run can be resumed.
@@ -141,11 +147,12 @@ async def resume(
             info = evolve(info, changes=origin.changes, config_sha256=origin.sha256)
         done = _count_done(config, journal.sealed())
         if done == info.expected and not _has_open_replacements(info, journal):
-            return sitting.nothing_left(found, info, journal)
-        await stack.enter_async_context(_entered(config.agent.model))
-        await sitting.last_chance()
-        return await sitting.run(found, info, journal, done_before=done)
-    raise NotBegun(f"run {str(found.path)!r} was stopped before it could go on: nothing was begun")
+            sitting.nothing_left(found, info, journal)
+        else:
+            await stack.enter_async_context(sitting.model())
+            await sitting.last_chance()
+            await sitting.run(found, info, journal, done_before=done)
+    return sitting.result(f"run {str(found.path)!r} was stopped before it could go on: nothing was begun")
 
 
 class _Sitting:
@@ -163,8 +170,12 @@ class _Sitting:
         self._on_begin = on_begin
         self._on_progress = on_progress
         self._scope = anyio.CancelScope()
+        self._begun = False
         self._run: Run | None = None
         self._meter: Meter | None = None
+        self._closing: anyio.CancelScope | None = None
+        self._left_open: tuple[str, ...] = ()
+        self._result: RunResult | None = None
 
     @asynccontextmanager
     async def stoppable(self) -> AsyncIterator[None]:
@@ -175,11 +186,25 @@ class _Sitting:
     async def last_chance(self) -> None:
         """Where it was stopped by now, it ends here, before it has left a trace."""
         await anyio.lowlevel.checkpoint()
+        self._begun = True
+
+    def result(self, not_begun: str) -> RunResult:
+        """How it ended.
+
+        Raises:
+            NotBegun: it was stopped before it began.
+        """
+        if self._result is None:
+            raise NotBegun(not_begun)
+        return evolve(self._result, stuck=(*self._result.stuck, *self._left_open))
 
     def _hear(self, level: StopLevel) -> None:
-        if self._run is None:
+        if self._closing is not None and level is StopLevel.CANCEL:
+            self._closing.cancel()
+        if not self._begun:
             self._scope.cancel()
-            return
+        if self._run is None:
+            return  # where it has begun, what was asked is looked at when there is something to end
         self._run.drain()
         if level is StopLevel.CANCEL:
             self._scope.cancel()
@@ -187,7 +212,43 @@ class _Sitting:
             self._meter.stopping = level
             self._tell(self._meter)
 
-    async def run(self, folder: RunFolder, info: RunInfo, journal: Journal, *, done_before: int) -> RunResult:
+    @asynccontextmanager
+    async def model(self) -> AsyncIterator[None]:
+        """Within, a model that holds a connection or a process has it."""
+        model = self._config.agent.model
+        if not isinstance(model, AbstractAsyncContextManager):
+            yield
+            return
+        try:
+            await model.__aenter__()
+        except AgentkitError:
+            raise
+        except (Exception, SystemExit) as error:
+            told = Redactor(self._config.secrets)(what_failed(error))
+            raise ModelError(f"the model could not be opened: {told}") from error
+        try:
+            yield
+        except BaseException as error:
+            await self._close(model, error)
+            raise
+        await self._close(model, None)
+
+    async def _close(self, model: "AbstractAsyncContextManager[object]", error: BaseException | None) -> None:
+        """Leave the model: in peace, also where all else was cancelled, but not for ever; what it raises is noted."""
+        told = ""
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S) as self._closing:
+            try:
+                await model.__aexit__(type(error) if error is not None else None, error, _trace_of(error))
+            except (Exception, SystemExit) as failed:
+                told = "" if failed is error else f"the model, which could not be closed: {what_failed(failed)}"
+        if self._closing.cancelled_caught:
+            told = "the model, which did not close in time"
+        if told:
+            told = Redactor(self._config.secrets)(told)
+            self._left_open += (told,)
+            logger.warning("left behind: %s", told)
+
+    async def run(self, folder: RunFolder, info: RunInfo, journal: Journal, *, done_before: int) -> None:
         """Every rollout that `journal` does not hold, and how it ended."""
         config, why = self._config, SittingEnd.CANCELLED
         info = info.begin_sitting(version=_version())
@@ -209,6 +270,8 @@ class _Sitting:
                 async with pool:
                     pool.spawn(self._keep_telling, meter, name="progress of a run")
                     run = self._run = pool.run(config.tasks())
+                    if self._stop.level:
+                        self._hear(self._stop.level)
                     async for _ in run:
                         pass  # it is in the journal
                     finished = run.exhausted or meter.read().done == info.expected
@@ -224,12 +287,12 @@ class _Sitting:
         finally:
             folder.write_info(info.end_sitting(why))
             self._tell(meter)
-        return RunResult(folder=folder.path, why=why, progress=meter.read(), stuck=pool.stuck)
+        self._result = RunResult(folder=folder.path, why=why, progress=meter.read(), stuck=pool.stuck)
 
-    def nothing_left(self, folder: RunFolder, info: RunInfo, journal: Journal) -> RunResult:
-        """The result of a run that was through before."""
+    def nothing_left(self, folder: RunFolder, info: RunInfo, journal: Journal) -> None:
+        """Have the result of a run that was through before."""
         meter = _meter(info, journal, done_before=info.expected or 0)
-        return RunResult(folder=folder.path, why=SittingEnd.FINISHED, progress=meter.read())
+        self._result = RunResult(folder=folder.path, why=SittingEnd.FINISHED, progress=meter.read())
 
     async def _keep_telling(self, meter: Meter) -> None:
         while self._on_progress is not None:
@@ -267,17 +330,11 @@ def _has_open_replacements(info: RunInfo, journal: Journal) -> bool:
 async def _survey(config: RunConfig, writer: WriterKind) -> Survey:
     if writer == "inline":  # as virtual time needs it
         return config.survey()
-    return await to_thread.run_sync(config.survey, abandon_on_cancel=True)
+    return await run_in_thread(config.survey, name="survey of a dataset")  # may be left: a process ends all the same
 
 
-@asynccontextmanager
-async def _entered(model: object) -> AsyncIterator[None]:
-    """A model that holds a connection or a process has it inside this block."""
-    if isinstance(model, AbstractAsyncContextManager):
-        async with model:
-            yield
-    else:
-        yield
+def _trace_of(error: BaseException | None) -> TracebackType | None:
+    return None if error is None else error.__traceback__
 
 
 def _version() -> str:

@@ -153,3 +153,22 @@ def test_lines_of_many_threads_stay_whole(monkeypatch: pytest.MonkeyPatch) -> No
     view.close()
     *said, _last, _after = terminal.lines()
     assert sorted(said) == sorted(f"{name} {number}" for name in "abcd" for number in range(50))
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(), OSError(28, "No space left on device"), ValueError("closed file")]
+)
+def test_where_nothing_more_can_be_shown_nothing_fails(error: Exception) -> None:
+    tries = []
+
+    class Broken(io.StringIO):
+        def write(self, text: str, /) -> int:
+            tries.append(text)
+            raise error
+
+    view = ProgressView(Broken())
+    view.say("hello")
+    view.show(progress(stopping=StopLevel.CANCEL))
+    print("a line of a log", file=view.stream)
+    view.close()
+    assert len(tries) == 1, "it is left alone"
