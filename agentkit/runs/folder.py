@@ -9,7 +9,7 @@ logs/            what was logged
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -33,26 +33,36 @@ class RunFolder:
     def create(cls, path: "str | os.PathLike[str]", info: RunInfo, *, config: str | None = None) -> "RunFolder":
         """A new folder with all that is known before the first rollout; `config` is the text of its configuration.
 
-        It appears in one step, by a rename: nobody ever sees it half made.
+        It appears in one step, by a rename: nobody ever sees it half made. An empty folder that is there is filled,
+        `run.json` last: it may be where a volume is mounted, or where somebody stands.
 
         Raises:
             ConfigError: something is there already, or it cannot be made.
         """
         folder = cls(path)
         folder.check_new()
-        beside = folder.path.with_name(f".{folder.path.name}.{token_hex(4)}.new")
+        is_there = os.path.isdir(folder.path)
+        beside = folder.path if is_there else folder.path.with_name(f".{token_hex(8)}.new")
+        made: list[Path] = []
         try:
-            beside.mkdir(parents=True)
-            (beside / _LOGS).mkdir()
-            info = evolve(info, base=_portable(info.base, folder.path))
-            (beside / _INFO).write_text(encode_info(info), encoding="utf-8")
+            if not is_there:
+                beside.mkdir(parents=True)
+                made.append(beside)
+            (beside / _LOGS).mkdir()  # whoever comes second to an empty folder fails here
+            made.append(beside / _LOGS)
             if config is not None:
-                (beside / _CONFIG).write_text(config, encoding="utf-8")
-            beside.rename(folder.path)  # onto nothing or an empty folder; anything else is refused by the kernel
+                made.append(beside / _CONFIG)
+                made[-1].write_text(config, encoding="utf-8")
+            info = evolve(info, base=_portable(info.base, folder.path))
+            made.append(beside / f".{token_hex(8)}.new")
+            made[-1].write_text(encode_info(info), encoding="utf-8")
+            made[-1].rename(beside / _INFO)
+            if not is_there:
+                beside.rename(folder.path)  # onto nothing or an empty folder; the kernel refuses anything else
         except (OSError, UnicodeEncodeError) as error:
-            shutil.rmtree(beside, ignore_errors=True)
+            _remove(made)
             folder.check_new()  # another process was faster: it says so
-            raise ConfigError(f"cannot make the run folder {str(path)!r}: {error}") from error
+            raise ConfigError(f"cannot make the run folder {str(path)!r}: {_words(error)}") from error
         return folder
 
     @classmethod
@@ -76,7 +86,7 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         """Whether there is a run here."""
-        return (self.path / _INFO).is_file()
+        return os.path.isfile(self.path / _INFO)  # False for a name that no file can have
 
     @property
     def journal_path(self) -> Path:
@@ -95,14 +105,21 @@ class RunFolder:
             ConfigError: the folder is a run already, holds other files, or is no folder.
         """
         path = str(self.path)
+        try:
+            str(self.path.absolute()).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"the path of a run must be UTF-8, found {path!r}: give another") from error
         if self.exists:
             raise ConfigError(f"{path!r} is a run already: go on with it by `agentkit resume {path}`, or name another")
         if not os.path.lexists(self.path):
             return
         if not self.path.is_dir() or self.path.is_symlink():
             raise ConfigError(f"a run needs a new or an empty folder, found something else at {path!r}")
-        if any(self.path.iterdir()):
-            raise ConfigError(f"a run needs a new or an empty folder, found files in {path!r}")
+        try:
+            if any(self.path.iterdir()):
+                raise ConfigError(f"a run needs a new or an empty folder, found files in {path!r}")
+        except OSError as error:
+            raise ConfigError(f"cannot look into {path!r}: {_words(error)}") from error
 
     def info(self) -> RunInfo:
         """What `run.json` says.
@@ -180,4 +197,14 @@ def _portable(base: str | None, path: Path) -> str | None:
 def _plain(name: str) -> str:
     """`name` as part of a path: letters, digits, and `._-`; never hidden, never empty."""
     kept = "".join(character if character.isalnum() or character in "._-" else "-" for character in name)[:80]
-    return kept.lstrip(".-") or "run"
+    return kept.encode()[:80].decode(errors="ignore").lstrip(".-") or "run"
+
+
+def _remove(made: list[Path]) -> None:
+    for path in reversed(made):
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _words(error: OSError | UnicodeEncodeError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,7 +1,9 @@
 """`agentkit run`: a YAML file in, a run folder out; what is wrong is said before anything is made."""
 
+import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 from agentkit.cli import main
 from agentkit.journal import JournalReader
 from agentkit.protocols import ExitReason
-from agentkit.runs import RunFolder
+from agentkit.runs import RunFolder, SittingEnd
 
 YAML = """
 name: hello
@@ -243,3 +245,116 @@ def test_a_secret_of_the_environment_is_nowhere_in_what_a_run_leaves(project: Pa
         errors = [str(each.error) for each in reader.trajectories()]
     assert len(errors) == 10
     assert all("is no key" in error and secret not in error for error in errors)
+
+
+SLOW_DATASET = """
+import time
+from agentkit.models import ScriptedMessageModel
+from agentkit.runs import RunConfig
+
+
+def survey(self):
+    print("looking", flush=True)
+    time.sleep(1000)
+
+
+RunConfig.survey = survey
+model = ScriptedMessageModel(["x"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_while_a_dataset_is_looked_through_ends_the_process(project: Path, backend: str) -> None:
+    (project / "mine.py").write_text(SLOW_DATASET)
+    words = [sys.executable, "-m", "agentkit", "run", "run.yaml", "--backend", backend, "--set", "model=mine:model"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "looking\n"
+        child.send_signal(signal.SIGINT)
+        try:
+            out, err = child.communicate(timeout=30)
+        finally:
+            child.kill()
+    assert (child.returncode, out) == (130, "")
+    assert "was stopped before its first rollout" in err
+    assert not (project / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "streams", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full", "2>&1 | true", "2> >(true)", "| true"]
+)
+def test_a_run_goes_through_whatever_becomes_of_its_output(project: Path, streams: str) -> None:
+    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m agentkit run run.yaml {streams}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert RunFolder("runs/hello-1").info().sittings[-1].why is SittingEnd.FINISHED
+    with JournalReader.open("runs/hello-1") as reader:
+        assert len(list(reader.summaries())) == 10
+
+
+def test_stdout_takes_what_its_locale_cannot_show(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["run", "run.yaml", "--dry-run"]) == 0
+    assert b"# 5 tasks \\xd7 2 = 10 rollouts" in out.buffer.getvalue()
+
+
+@pytest.mark.slow
+def test_a_run_may_be_kept_where_one_stands(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "here").mkdir()
+    monkeypatch.chdir(project / "here")
+    assert main(["run", "../run.yaml", "--out", "."]) == 0
+    assert (project / "here" / "run.json").is_file()
+    assert Path.cwd() == project / "here"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--out", "x" * 300], ["--out", "x\udcff"], ["--set", f"dataset.path={'x' * 300}"], ["--out", "run.yaml/x"]],
+)
+def test_a_path_that_cannot_be_is_one_line(project: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    before = sorted(project.iterdir())
+    assert main(["run", "run.yaml", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("agentkit: ")
+    assert sorted(project.iterdir()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ["ModelError", "ValueError"])
+@pytest.mark.parametrize("when", ["__aenter__", "__aexit__"])
+def test_no_secret_is_shown_where_a_model_fails_to_open_or_close(project: Path, error: str, when: str) -> None:
+    (project / "mine.py").write_text(
+        "import os\n"
+        "from agentkit import ModelError\n"
+        "from agentkit.models import ScriptedMessageModel\n\n\n"
+        "class Model(ScriptedMessageModel):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(['x'])\n\n"
+        "    async def __aenter__(self):\n"
+        "        return self\n\n"
+        "    async def __aexit__(self, *_):\n"
+        "        pass\n\n\n"
+        "async def fail(*_):\n"
+        f"    raise {error}('no luck with ' + os.environ['MY_SECRET'])\n\n\n"
+        f"Model.{when} = fail\n"
+    )
+    secret = "correct-horse-battery"
+    done = subprocess.run(
+        [sys.executable, "-m", "agentkit", "run", "run.yaml", "--set", "model=mine:Model"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "MY_SECRET": secret, "PWD": str(project)},
+    )
+    assert done.returncode == (1 if when == "__aenter__" else 0)
+    assert "no luck with [redacted]" in done.stderr
+    assert secret not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if when == "__aexit__":
+        assert "10 of 10 rollouts done" in done.stdout
+    if error == "ValueError":
+        assert f"{project}/mine.py" in done.stderr, "a folder is no secret"

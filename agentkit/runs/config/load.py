@@ -118,7 +118,7 @@ class _Loading:
         if name == "dataset":
             value, hint = ({"path": value} if isinstance(value, str) else value), Dataset
         self._plain[name] = made = self._sections.check_plain(value, hint)
-        if isinstance(made, Dataset) and not made.path.is_file():
+        if isinstance(made, Dataset) and not os.path.isfile(made.path):
             raise Problems.one(f"is {str(made.path)!r}, which is no file", "path")
 
     def _collect(self, act: Callable[[], object], name: str) -> None:

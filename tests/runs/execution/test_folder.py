@@ -75,7 +75,17 @@ def test_a_folder_with_files_or_a_file_is_refused_and_an_empty_one_is_taken(tmp_
 def test_names_are_numbered_and_hostile_ones_stay_below_the_parent(tmp_path: Path) -> None:
     made = [RunFolder.create_next(tmp_path / "runs", INFO).path.name for _ in range(3)]
     assert made == ["counting-1", "counting-2", "counting-3"]
-    for name in ("../../etc", "/etc/passwd", "", "...", ".hidden", "a\nb\x1b[2J", "x" * 1000):
+    for name in (
+        "../../etc",
+        "/etc/passwd",
+        "",
+        "...",
+        ".hidden",
+        "a\nb\x1b[2J",
+        "x" * 1000,
+        "\u4e2d" * 1000,
+        "\U0001d49c" * 90,
+    ):
         path = RunFolder.create_next(tmp_path / "runs", RunInfo(name=name, created=WHEN)).path
         assert path.parent == tmp_path / "runs"
         assert not path.name.startswith(".")
@@ -105,6 +115,43 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot make the run folder"):
         RunFolder.create(tmp_path / "a", INFO, config="\ud800")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_is_filled_and_stays_the_same_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    before = (tmp_path / "a").stat().st_ino  # a mounted volume, or where somebody stands
+    folder = RunFolder.create(tmp_path / "a", INFO, config="model: x\n")
+    assert folder.path.stat().st_ino == before
+    assert (folder.info(), folder.config()) == (INFO, "model: x\n")
+    assert sorted(each.name for each in folder.path.iterdir()) == ["config.yaml", "logs", "run.json"]
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ConfigError, match="cannot make the run folder"):
+        RunFolder.create(tmp_path / "b", INFO, config="\ud800")
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_of_many_who_fill_one_empty_folder_one_has_it(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    had: list[int] = []
+    gate = Barrier(8)
+
+    def make(number: int) -> None:
+        info = RunInfo(name="run", created=WHEN, tasks=number)
+        gate.wait()
+        try:
+            RunFolder.create(tmp_path / "a", info, config=str(number))
+        except ConfigError:
+            return
+        had.append(number)
+
+    threads = [Thread(target=make, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (number,) = had
+    folder = RunFolder(tmp_path / "a")
+    assert (folder.info().tasks, folder.config()) == (number, str(number))
 
 
 def test_sittings_are_noted_from_start_to_end(tmp_path: Path) -> None:
