@@ -8,6 +8,7 @@ import anyio
 import agentkit as ak
 from agentkit.models import ScriptedModel
 
+# --8<-- [start:tool]
 CALL = '<tool_call>\n{"name": "stubborn", "arguments": {}}\n</tool_call>'
 
 
@@ -29,6 +30,10 @@ async def a_stubborn_tool() -> None:
     print("the policy read:", trajectory.turns[0].observations[0].content)
 
 
+# --8<-- [end:tool]
+
+
+# --8<-- [start:deadline]
 async def a_deadline_in_mid_generation() -> None:
     """Tokens that were sampled before the deadline are in the trajectory, and the reward is still asked."""
 
@@ -42,6 +47,9 @@ async def a_deadline_in_mid_generation() -> None:
     print("deadline:", trajectory.exit_reason, f"with {len(logprobs)} tokens kept, score {trajectory.score}")
 
 
+# --8<-- [end:deadline]
+
+
 async def limits_of_one_task() -> None:
     """A task overrides fields of the agent's budget; a misspelt one is an error that names the nearest."""
 
@@ -50,6 +58,7 @@ async def limits_of_one_task() -> None:
         """Look around."""
         return "nothing new"
 
+    # --8<-- [start:task]
     agent = ak.Agent(ScriptedModel([CALL.replace("stubborn", "look")] * 9), tools=[look])
     trajectory = await agent.run(ak.Task("short", "Go.", budget={"max_turns": 2}))
     print("task:", trajectory.exit_reason, "after", len(trajectory.turns), "turns")
@@ -57,6 +66,7 @@ async def limits_of_one_task() -> None:
         ak.Budget().override({"max_turn": 2})
     except ak.ConfigError as error:
         print("typo:", error)
+    # --8<-- [end:task]
 
 
 async def main() -> None:

@@ -18,6 +18,7 @@ agent = ak.Agent(ScriptedModel(["It is done."], token_s=0.01))
 TASKS = [ak.Task(f"task-{number}", "Do it.") for number in range(8)]
 
 
+# --8<-- [start:run]
 async def run(folder: Path, *, take: int | None = None) -> list[ak.Trajectory]:
     """The trajectories of the rollouts that the journal does not hold as done, or the first `take` of them."""
     taken: list[ak.Trajectory] = []
@@ -31,6 +32,9 @@ async def run(folder: Path, *, take: int | None = None) -> list[ak.Trajectory]:
             if len(taken) == take:
                 break
     return taken
+
+
+# --8<-- [end:run]
 
 
 def count_ends(reader: JournalReader) -> dict[str, int]:

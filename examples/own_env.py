@@ -9,6 +9,7 @@ import agentkit as ak
 from agentkit.models import ScriptedModel
 
 
+# --8<-- [start:env]
 class Counting:
     """Asks the policy to count, one number a turn. One object is made for each rollout, so it may hold state."""
 
@@ -29,11 +30,19 @@ class Counting:
         """Called exactly once, also where `start` failed half way."""
 
 
+# --8<-- [end:env]
+
+
+# --8<-- [start:reward]
 async def share_counted(trajectory: ak.Trajectory, env: Counting) -> float:
     """The reward is asked while the env is still open."""
     return env.reached / env.goal
 
 
+# --8<-- [end:reward]
+
+
+# --8<-- [start:run]
 agent = ak.Agent(ScriptedModel(["1", "2", "3", "5"]), env=Counting, reward=share_counted)
 
 
@@ -42,6 +51,9 @@ async def main() -> None:
         for trajectory in await pool.run([ak.Task("to-3", data={"n": 3}), ak.Task("to-4", data={"n": 4})]):
             last = trajectory.turns[-1].observations[0].content
             print(trajectory.task_id, trajectory.exit_reason, trajectory.score, repr(last))
+
+
+# --8<-- [end:run]
 
 
 if __name__ == "__main__":

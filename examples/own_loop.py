@@ -9,12 +9,16 @@ import agentkit as ak
 from agentkit.models import ScriptedModel
 
 
+# --8<-- [start:loop]
 async def careful(rollout: ak.Rollout) -> None:
     """As `ak.react`, with a question every five turns."""
     async for action in rollout:  # samples until an end is reached
         result = await rollout.act(action)  # calls tools or steps the env; the observations are appended
         if not result.done and rollout.turns % 5 == 0:
             rollout.observe(ak.user("What have you ruled out so far?"))
+
+
+# --8<-- [end:loop]
 
 
 @ak.tool
@@ -31,7 +35,9 @@ def policy(prompt: str) -> str:
     return f'<tool_call>\n{{"name": "look", "arguments": {{"box": {box}}}}}\n</tool_call>'
 
 
+# --8<-- [start:agent]
 agent = ak.Agent(ScriptedModel(policy), tools=[look], loop=careful, budget=ak.Budget(max_turns=20))
+# --8<-- [end:agent]
 
 
 async def main() -> None:

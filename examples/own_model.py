@@ -20,6 +20,7 @@ from agentkit.tokens import byte_chatml
 LINES = ["the cat sat on the mat", "the dog sat on the cat", "a dog and a cat sat on a mat"]
 
 
+# --8<-- [start:tokens]
 class Bigram:
     """A token-level policy: the next token depends on the last one, as often as `lines` have it so."""
 
@@ -47,6 +48,10 @@ class Bigram:
         return Finish(FinishReason.LENGTH)
 
 
+# --8<-- [end:tokens]
+
+
+# --8<-- [start:messages]
 class Echo:
     """A message-level policy, as behind a chat API: no tokens, so its trajectories have no chains."""
 
@@ -57,6 +62,9 @@ class Echo:
             emit(TextChunk(f"{word} "))
             await checkpoint()
         return Finish(message=ak.assistant(said))
+
+
+# --8<-- [end:messages]
 
 
 async def main() -> None:

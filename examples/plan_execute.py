@@ -9,6 +9,7 @@ import agentkit as ak
 from agentkit.models import ScriptedModel
 
 
+# --8<-- [start:loop]
 async def plan_execute(rollout: ak.Rollout) -> None:
     """A plan, then each step with as many tool calls as it takes, then the answer. All of it is one trajectory."""
     rollout.observe("First write a plan: one step a line, and nothing else.")
@@ -23,6 +24,9 @@ async def plan_execute(rollout: ak.Rollout) -> None:
             return
     rollout.observe("All steps are done. Give the answer, and nothing else.")
     await rollout.sample()
+
+
+# --8<-- [end:loop]
 
 
 @ak.tool

@@ -39,6 +39,7 @@ async def is_sorted(trajectory: ak.Trajectory, env: SandboxEnv) -> float:
     return float(numbers == sorted(map(int, str(trajectory.task.data["numbers"]).split())))
 
 
+# --8<-- [start:agent]
 def make_agent(backend: SandboxBackend) -> ak.Agent:
     return ak.Agent(
         ScriptedModel(SCRIPT),
@@ -47,6 +48,9 @@ def make_agent(backend: SandboxBackend) -> ak.Agent:
         reward=is_sorted,
         budget=ak.Budget(trajectory_s=60, tool_s=3),
     )
+
+
+# --8<-- [end:agent]
 
 
 async def main() -> None:

@@ -10,6 +10,7 @@ import agentkit as ak
 from agentkit.models import ScriptedModel
 from agentkit.testing import FakeTool, MemorySink, World, swallow_cancellation, virtual_asyncio, virtual_trio
 
+# --8<-- [start:loops]
 pytestmark = pytest.mark.anyio
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>'
@@ -20,6 +21,10 @@ def anyio_backend(request):
     return request.param()
 
 
+# --8<-- [end:loops]
+
+
+# --8<-- [start:time]
 async def patient(rollout: ak.Rollout) -> None:
     """The loop under test: waits an hour before it asks again."""
     async for action in rollout:
@@ -43,6 +48,10 @@ async def test_it_waits_an_hour_between_turns() -> None:
     assert trajectory.timings.total_s == pytest.approx(7200)
 
 
+# --8<-- [end:time]
+
+
+# --8<-- [start:hang]
 async def test_a_tool_that_never_ends_costs_its_limit_and_no_more() -> None:
     world, sink = World(), MemorySink()
     agent = ak.Agent(
@@ -56,6 +65,9 @@ async def test_a_tool_that_never_ends_costs_its_limit_and_no_more() -> None:
     assert [t.turns[0].observations[0].content for t in trajectories] == ["Timed out after 30 s."] * 3
     assert len(sink.trajectories) == 3
     assert (world.made, world.closed, len(world.open)) == (3, 3, 0), "every env was closed"
+
+
+# --8<-- [end:hang]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
