@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import shutil
 import sys
 import tempfile
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from agentkit.cli.program import program
 from agentkit.cli.terminal import escape
 from agentkit.errors import ConfigError
 from agentkit.protocols import GradeStatus, SandboxBackend, Trajectory
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         live.close()
     print(summary(ended, seconds=time.monotonic() - started))
-    print(f"\nThe run is kept in {out}\nLook at it: {_program()} inspect {shlex.quote(str(out))}")
+    print(f"\nThe run is kept in {out}\nLook at it: {program()} inspect {shlex.quote(str(out))}")
     return 0 if all(trajectory.grade is not None for trajectory in ended) else 1
 
 
@@ -134,15 +134,6 @@ def _empty_folder(name: str | None) -> Path:
     if files:
         raise ConfigError(f"--out must name a new or an empty folder, found files in {str(out)!r}")
     return out
-
-
-def _program() -> str:
-    """What to type for this program: its name where the shell finds it, else the path that it was started by."""
-    if shutil.which("agentkit"):
-        return "agentkit"
-    if Path(sys.argv[0]).name == "agentkit":
-        return shlex.quote(sys.argv[0])
-    return shlex.join([sys.executable, "-m", "agentkit"])
 
 
 def _backend(name: str) -> SandboxBackend:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import anyio
 from attrs import evolve
 
-from agentkit.cli.demo import _program as program
+from agentkit.cli.program import program
 from agentkit.cli.progress_view import ProgressView, duration
 from agentkit.cli.streams import tell
 from agentkit.cli.terminal import escape

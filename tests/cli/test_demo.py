@@ -5,21 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from agentkit.cli import demo, main
+from agentkit.cli import main
+from agentkit.cli.program import program
 
 
 def hint(monkeypatch: pytest.MonkeyPatch, *, path: Path, started: str) -> str:
     monkeypatch.setenv("PATH", str(path))
     monkeypatch.setattr(sys, "argv", [started, "demo"])
-    return demo._program()
+    return program()
 
 
 def test_the_hint_can_be_pasted_wherever_the_program_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert hint(monkeypatch, path=tmp_path, started=".venv-demo/bin/agentkit") == ".venv-demo/bin/agentkit"
     assert hint(monkeypatch, path=tmp_path, started="/a b/agentkit") == "'/a b/agentkit'"
     assert hint(monkeypatch, path=tmp_path, started="/x/__main__.py") == f"{sys.executable} -m agentkit"
-    program = tmp_path / "agentkit"
-    program.touch(mode=0o755)
+    found = tmp_path / "agentkit"
+    found.touch(mode=0o755)
     assert hint(monkeypatch, path=tmp_path, started=".venv-demo/bin/agentkit") == "agentkit"
 
 

@@ -1,9 +1,13 @@
-"""A request body in pieces. Imported where aiohttp is known to be there."""
+"""A request body in pieces: a subclass of one of aiohttp's, so imported only where a body is sent."""
 
 from collections.abc import Iterator, Sequence
 
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
+from agentkit.extras import require
+
+require("aiohttp", extra="openai", purpose="agentkit_openai")  # before the imports that would fail without a word
+
+from aiohttp.abc import AbstractStreamWriter  # noqa: E402
+from aiohttp.payload import Payload  # noqa: E402
 
 _WRITE_BYTES = 128 << 10
 
