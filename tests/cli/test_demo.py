@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkit.cli import main
+from agentkit.cli import demo, main
 from agentkit.cli.program import program
 
 
