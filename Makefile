@@ -60,7 +60,8 @@ venv-servers: $(SERVERS_VENV)/.stamp ## the environment of test-servers, .venv-s
 # Contracts run in `make test` as well, on recorded replies; here the same assertions meet the server itself.
 SERVER_TESTS = $(wildcard tests/servers tests/integrations/hf tests/integrations/vllm tests/integrations/*/test_*contract.py)
 test-servers: $(SERVERS_VENV)/.stamp ## the tests that want a real vLLM server or engine; starts and ends its own
-	@$(SERVERS_VENV)/bin/python -m pytest -q -p tests.servers.plugin -m "servers or slow" $(SERVER_TESTS) $(ARGS)
+	@$(SERVERS_VENV)/bin/python -m pytest -q -p tests.servers.plugin -m "servers or slow" \
+		-W "ignore:Unclosed context:ResourceWarning" $(SERVER_TESTS) $(ARGS)  # of an engine that died
 
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
 	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal

@@ -1,6 +1,7 @@
 """vLLM runs on asyncio, on real time; one engine serves all tests that want a real one."""
 
 import gc
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -30,12 +31,16 @@ def tiny_renderer(tiny_model_folder: Path) -> TemplateRenderer:
 
 @pytest.fixture(scope="session")
 async def model(tiny_model_folder: Path, tiny_renderer: TemplateRenderer) -> AsyncIterator[VLLMModel]:
-    async with VLLMModel(
+    model = VLLMModel(
         str(tiny_model_folder), renderer=tiny_renderer, parser=HermesParser(), engine=ENGINE, policy_version=7
-    ) as model:
-        yield model
-    await anyio.sleep(0.1)
-    gc.collect()  # an engine that died leaves it to this to close its sockets, with a warning that is no test's fault
+    )
+    await model.__aenter__()
+    yield model
+    with warnings.catch_warnings():
+        # an engine leaves its sockets to the garbage collector, which warns of them
+        warnings.simplefilter("ignore", ResourceWarning)
+        await model.__aexit__(None, None, None)
+        gc.collect()
 
 
 @pytest.fixture
