@@ -80,6 +80,9 @@ def sit(args: argparse.Namespace, config: RunConfig, start: Start) -> int:
             begun.append(folder)
             view.resume_line = resume_line(folder.path)
             view.say(_opening(config, folder))
+            if config.spells_out_secrets:
+                folder.config_path.chmod(0o600)
+                view.say(f"{escape(str(folder.config_path))} spells out a secret: write ${{NAME}} instead.")
             stack.enter_context(
                 configure(
                     level=min(logging.INFO, level),

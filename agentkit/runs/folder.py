@@ -1,6 +1,6 @@
 """What a run leaves on disk: one folder, made whole or not at all, and never used for a second run by accident.
 
-config.yaml      the configuration as it was given: `${NAME}` is not expanded, so no secret is kept
+config.yaml      the configuration as it was given: `${NAME}` is not expanded, so that no secret need be kept
 run.json         what else a resume and a report need to know (`RunInfo`)
 journal.sqlite   the trajectories
 logs/            what was logged

@@ -1,6 +1,7 @@
 """Where a run's configuration came from, so that a later process can go on with it."""
 
 import os
+import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 from attrs import frozen
 
 from agentkit.errors import ConfigError
-from agentkit.logs import redact
+from agentkit.logs import MASK, redact
+
+_VARIABLE = re.compile(r"\$\{\w+(?::-([^{}$]*))?\}")
 
 
 @frozen(kw_only=True)
@@ -49,8 +52,14 @@ def check_no_secrets(changes: Iterable[str]) -> None:
     """
     for change in changes:
         path, _, value = change.partition("=")
-        if redact(change) != change and "${" not in value:
+        written = f"{path}={_VARIABLE.sub(_default, value)}"
+        if redact(written) != written:
             raise ConfigError(
                 f"--set {path}=... spells out a secret, and changes are kept with the run: put it into an environment "
                 f"variable and write --set '{path}=${{NAME}}'"
             )
+
+
+def _default(variable: "re.Match[str]") -> str:
+    """What is written out of a variable: its default, or nothing that could be a secret."""
+    return variable[1] or MASK

@@ -358,3 +358,25 @@ def test_no_secret_is_shown_where_a_model_fails_to_open_or_close(project: Path, 
         assert "10 of 10 rollouts done" in done.stdout
     if error == "ValueError":
         assert f"{project}/mine.py" in done.stderr, "a folder is no secret"
+
+
+@pytest.mark.slow
+def test_a_secret_that_is_written_out_is_told_and_its_copy_is_private(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "mine.py").write_text(
+        "from agentkit.models import ScriptedMessageModel\n\n\n"
+        "def make(api_key: str) -> ScriptedMessageModel:\n"
+        "    return ScriptedMessageModel(['x'])\n"
+    )
+    text = YAML.replace("{use: scripted-chat, script: [Hello.]}", "{use: 'mine:make', api_key: KEY}")
+    (project / "run.yaml").write_text(text.replace("KEY", "correct-horse-battery"))
+    assert main(["run", "run.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert "runs/hello-1/config.yaml spells out a secret: write ${NAME} instead" in err
+    assert "correct-horse" not in out + err
+    assert (project / "runs" / "hello-1" / "config.yaml").stat().st_mode & 0o077 == 0
+    for harmless in ("EMPTY", "'${KEY:-none}'"):
+        (project / "run.yaml").write_text(text.replace("KEY", harmless, 1))
+        assert main(["run", "run.yaml"]) == 0
+        assert "spells out" not in capsys.readouterr().err

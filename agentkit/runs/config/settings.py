@@ -17,7 +17,7 @@ from agentkit.runs.config.problems import Problems, nearest, spell
 from agentkit.runs.config.sections import AGENT_FIELDS
 from agentkit.runs.config.shown import as_yaml, plain_tree, tree_of_agent, tree_of_source
 from agentkit.runs.config.source import Source
-from agentkit.runs.config.variables import hide_in
+from agentkit.runs.config.variables import WRITTEN, hide_in
 from agentkit.runs.dataset import Dataset, Survey
 
 
@@ -83,6 +83,11 @@ class RunConfig:
                 raise ConfigError(f"run.overridable cannot have {name!r}: {hint}")
         agents = OverriddenAgents(self.agent, self.overridable, self._source)
         object.__setattr__(self, "_agents", agents)  # frozen, and still being made
+
+    @property
+    def spells_out_secrets(self) -> bool:
+        """Whether the file has a text under a key such as `api_key` that is no `${NAME}`: a copy of it has, too."""
+        return self._source is not None and WRITTEN in self._source.secrets.values()
 
     def __repr__(self) -> str:  # arguments and params of the agent may be secret
         return f"RunConfig(name={self.name!r}, dataset={_short(self.dataset)}, pool={self.pool!r}, ...)"

@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import frozen
 
+from agentkit.logs import redact
 from agentkit.runs.config.problems import Path, Problem
 
 SHORTEST_SECRET = 6
 """Shorter values are not hidden: they would take every second word out of a log, and guard nothing."""
+
+WRITTEN = "***"
+"""What stands for a secret that is written out in the file."""
 
 _DOLLAR = re.compile(r"\$(?:(\$)|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}$]*))?\}|(\{))")
 _SECRET_KEY = re.compile(
@@ -48,7 +52,7 @@ def expand(tree: Mapping[str, object], environ: Mapping[str, str]) -> Expansion:
     def text(path: Path, value: str) -> str:
         if "$" not in value:
             if is_secret_key(path) and len(value) >= SHORTEST_SECRET:
-                secrets.setdefault(value, "***")
+                secrets.setdefault(value, WRITTEN)
             return value
         replaced = _DOLLAR.sub(lambda found: _replacement(found, path, environ, secrets, problems), value)
         result = Expanded(replaced)
@@ -60,11 +64,16 @@ def expand(tree: Mapping[str, object], environ: Mapping[str, str]) -> Expansion:
 
 
 def mask_written_secrets(tree: Mapping[str, object]) -> dict[str, object]:
-    """`tree` with texts under keys such as `api_key` replaced by `***`, unless they are made of variables."""
+    """`tree` with texts under keys such as `api_key` replaced by `***`, unless they are made of variables.
+
+    In other texts that are written out, what can be told by its form (a password in a URL) is masked.
+    """
 
     def text(path: Path, value: str) -> str:
         written = is_secret_key(path) and _DOLLAR.sub(lambda found: found[3] or "", value)
-        return "***" if written else value
+        if written:
+            return WRITTEN
+        return value if "$" in value else redact(value)
 
     return {key: _map_texts(value, (key,), text) for key, value in tree.items()}
 

@@ -112,9 +112,11 @@ def test_texts_under_telling_keys_are_masked_unless_they_are_variables() -> None
         "b": {"token": "${T}", "password": "${T:-hunter2}"},
         "c": [{"secret": "s"}],
         "d": "plain",
+        "e": ["http://user:hunter2@host/v1", "http://user:${T}@host/v1"],
     }
     assert mask_written_secrets(tree) == {
         "api_key": "***", "b": {"token": "${T}", "password": "***"}, "c": [{"secret": "***"}], "d": "plain",
+        "e": ["http://user:[redacted]@host/v1", "http://user:${T}@host/v1"],
     }  # fmt: skip
 
 
