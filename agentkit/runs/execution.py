@@ -13,7 +13,7 @@ import anyio
 from attrs import evolve, frozen
 
 from agentkit.actors import Pool, Run
-from agentkit.errors import AgentkitError, ModelError
+from agentkit.errors import AgentkitError, ConfigError, ModelError
 from agentkit.journal import Journal
 from agentkit.logs import RedactingSink, Redactor
 from agentkit.protocols import ExitReason
@@ -285,9 +285,15 @@ class _Sitting:
             why = SittingEnd.FAILED
             raise
         finally:
-            folder.write_info(info.end_sitting(why))
+            self._note_end(folder, info, why)
             self._tell(meter)
         self._result = RunResult(folder=folder.path, why=why, progress=meter.read(), stuck=pool.stuck)
+
+    def _note_end(self, folder: RunFolder, info: RunInfo, why: SittingEnd) -> None:
+        try:
+            folder.write_info(info.end_sitting(why))
+        except ConfigError as error:  # a full disk: what ended the run says more, and a sitting without an end is none
+            logger.warning("the end of the sitting is not noted: %s", error)
 
     def nothing_left(self, folder: RunFolder, info: RunInfo, journal: Journal) -> None:
         """Have the result of a run that was through before."""

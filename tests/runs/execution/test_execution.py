@@ -348,6 +348,28 @@ async def test_a_run_that_fails_says_why_and_can_be_resumed(tmp_path: Path) -> N
     assert (await run(config, path, resume)).finished
 
 
+async def test_where_the_end_cannot_be_noted_what_ended_the_run_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "a"
+
+    class Failing(ScriptedModel):
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    def fill_the_disk(_: RunFolder) -> None:
+        (folder / "run.json").unlink()
+        (folder / "run.json").mkdir()  # nothing can be put in its place
+
+    result = await run(config_of(Failing(["x"], renderer=RENDERER)), folder, on_begin=fill_the_disk)
+    assert result.finished, "all is sealed"
+    assert "the end of the sitting is not noted" in caplog.text
+    with JournalReader.open(folder) as reader:
+        assert len(list(reader.summaries())) == 20
+
+
 async def test_two_at_once_on_one_run_is_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "a"
     await stopped_after(15, config_of(), path)
@@ -400,7 +422,11 @@ async def test_a_change_that_spells_out_a_secret_is_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"--set model\.api_key=\.\.\. spells out a secret") as caught:
         Origin.read(tmp_path / "run.yaml", ["model.api_key=sk-abcdefghijklmnop1234"])
     assert "abcdefgh" not in str(caught.value)
-    assert Origin.read(tmp_path / "run.yaml", ["model.api_key=${KEY}"]).changes == ("model.api_key=${KEY}",)
+    for change in ("model.api_key=${KEY}", "model.headers.Authorization=Bearer ${KEY}", "model.api_key=${KEY:-none}"):
+        assert Origin.read(tmp_path / "run.yaml", [change]).changes == (change,)
+    for change in ("model.api_key=${KEY:-abcdefgh123}", "model={api_key: '${KEY}', password: abcdefgh123}"):
+        with pytest.raises(ConfigError, match=r"spells out a secret"):
+            Origin.read(tmp_path / "run.yaml", [change])
 
 
 def test_the_base_of_a_run_moves_with_it(tmp_path: Path) -> None:
