@@ -130,7 +130,7 @@ def accepts(hint: object, value: object) -> bool:
 @example(float, 1)
 @example(Literal["x", 1], True)
 @example(str, 1)
-@example(dict[str, typing.Optional["Json"]], {"a": False})  # noqa: UP045  # a reference by name
+@example(dict[str, typing.Optional["Json"]], {"a": False})  # a reference by name
 def test_a_value_fits_exactly_what_its_annotation_says(hint, value) -> None:
     real = typing.cast("Any", _with_json(hint))
     assert fits(value, real) == accepts(hint, value)
