@@ -24,7 +24,7 @@ def output(*ids: int, finish: str | None = None, logprobs: Any = "as sampled") -
 
 @define
 class Engine:
-    """Yields `outputs`, then waits for ever where the last is not the end. Adding and aborting take a moment."""
+    """Yields `outputs`, then waits for long where the last is not the end. Adding and aborting take a moment."""
 
     outputs: list[Any]
     error: Exception | None = None
@@ -49,7 +49,7 @@ class Engine:
             if self.error is not None:
                 raise self.error
             if request_id in self.running:
-                await asyncio.sleep(60)
+                await asyncio.sleep(5)
         except (asyncio.CancelledError, GeneratorExit):
             await self.abort(request_id)
             raise
