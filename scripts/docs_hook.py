@@ -57,6 +57,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Leads each relative link into the repository to the page made of its file, or shows it as text."""
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # it would hold this page alone
     pages = sources()
     here = next((name for name, made in pages.items() if made == page.file.src_uri), f"docs/{page.file.src_uri}")
     if page.file.src_uri == "examples/index.md":
@@ -85,7 +87,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _list_examples(pages: dict[str, str]) -> str:
     lines = ["# Examples\n", "Complete programs; no network and no GPU, unless they say so. The tests run each.\n"]
     for heading, folder in (("Programs", "examples"), ("A run, in Python and in YAML", "examples/run")):
-        lines += [f"## {heading}\n", "| | |", "|---|---|"]
+        lines += [f"## {heading}\n", "| file | what it shows |", "|---|---|"]
         for name, page in pages.items():
             if parent(name) == folder:
                 lines.append(f"| [{Path(name).name}]({relpath(page, 'examples')}) | {_about(ROOT / name)} |")
@@ -110,13 +112,16 @@ def _exports(package: str) -> list[tuple[str, str]]:
 
 
 def _with_members(package: str) -> str:
-    """The directive of mkdocstrings for a package: it shows what `__init__` exports, which is all that is public."""
-    names = ", ".join(name for _, name in _exports(package))
-    return f"::: {package}\n    options:\n      members: [{names}]" if names else f"::: {package}"
+    """Directives of mkdocstrings for all that a package's `__init__` exports, in its order: that is what is public."""
+    names = [name for _, name in _exports(package)]
+    if not names:
+        return f"::: {package}\n    options:\n      show_root_heading: false"
+    said = inspect.getdoc(importlib.import_module(package)) or ""
+    return "\n\n".join([said, *(f"::: {package}.{name}" for name in names)])
 
 
 def _list_names(package: str) -> str:
-    lines = ["| | |", "|---|---|"]
+    lines = ["| name | what it is |", "|---|---|"]
     for home, name in _exports(package):
         doc = inspect.getdoc(getattr(importlib.import_module(package), name)) or ""
         lines.append(f"| [`{name}`][{home}.{name}] | {doc.partition(chr(10))[0]} |")

@@ -203,6 +203,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert "--8&lt;--" not in text
         assert "--8<--" not in text
         assert "<!-- help" not in text
+        assert re.findall(r'(?:src|href)="https?:[^"]*\.(?:js|css|woff2?|svg|png)"', text) == [], "nothing is fetched"
     assert "--dry-run" in (tmp_path / "site" / "reference" / "command-line.html").read_text()
     text = (tmp_path / "site" / "reference" / "actors.html").read_text()
     for anchor in ("agentkit.actors.Agent", "agentkit.actors.Pool.run", "agentkit.actors.Rollout.sample"):
