@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "tests/mutants/README.md")
 LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 PACKAGE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+TEXT = re.compile(r"^<!-- text: ([\w.]+) -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- names: (\w+) -->$", re.MULTILINE)
 EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
 HELP = re.compile(r"^<!-- help: (\w+) -->$", re.MULTILINE)
@@ -81,6 +82,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     helps = _helps() if HELP.search(markdown) else {}
     markdown = HELP.sub(lambda match: f"```text\n{helps[match[1]]}```", markdown)
     markdown = NAMES.sub(lambda match: _list_names(match[1]), markdown)
+    markdown = TEXT.sub(lambda match: f"```text\n{inspect.getdoc(importlib.import_module(match[1]))}\n```", markdown)
     return PACKAGE.sub(lambda match: _with_members(match[1]), markdown)
 
 
@@ -113,11 +115,17 @@ def _exports(package: str) -> list[tuple[str, str]]:
 
 def _with_members(package: str) -> str:
     """Directives of mkdocstrings for all that a package's `__init__` exports, in its order: that is what is public."""
-    names = [name for _, name in _exports(package)]
-    if not names:
+    if not _exports(package):
         return f"::: {package}\n    options:\n      show_root_heading: false"
     said = inspect.getdoc(importlib.import_module(package)) or ""
-    return "\n\n".join([said, *(f"::: {package}.{name}" for name in names)])
+    return "\n\n".join([said, *(f"::: {_path(package, home, name)}" for home, name in _exports(package))])
+
+
+def _path(package: str, home: str, name: str) -> str:
+    """Where a name is found: in the module that defines it, if the package has a module of the same name."""
+    folder = Path(str(importlib.import_module(package).__file__)).parent
+    has_double = (folder / f"{name}.py").exists() or (folder / name).is_dir()
+    return f"{home}.{name}" if has_double else f"{package}.{name}"
 
 
 def _list_names(package: str) -> str:
@@ -135,7 +143,7 @@ def _to_come() -> str:
 
 
 def _helps() -> dict[str, str]:
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "84"
     subparsers = argparse.ArgumentParser(prog="agentkit").add_subparsers()
     for command in COMMANDS:
         command.add_parser(subparsers)
