@@ -56,6 +56,7 @@ class TurnCalls:
     """The calls that were started, whether they came to an answer or not."""
     valid: int = 0
     timeouts: int = 0
+    env_dead: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.observations = [None] * len(self.attempts)
@@ -110,12 +111,20 @@ async def run_calls(calls: TurnCalls, rollout: "Rollout", tools: Mapping[str, To
         else:
             async with anyio.create_task_group() as group:
                 for index in range(at, stop):
-                    group.start_soon(_answer, calls, index, plan[index], rollout)
+                    group.start_soon(_answer_beside, calls, index, plan[index], rollout, group.cancel_scope)
         at = stop
 
 
 def _is_parallel(step: Ready | CallFault) -> bool:
     return isinstance(step, Ready) and step.tool.spec.parallel
+
+
+async def _answer_beside(
+    calls: TurnCalls, index: int, step: Ready | CallFault, rollout: "Rollout", others: anyio.CancelScope
+) -> None:
+    await _answer(calls, index, step, rollout)
+    if calls.env_dead:  # nothing is left that they could work in
+        others.cancel()
 
 
 async def _answer(calls: TurnCalls, index: int, step: Ready | CallFault, rollout: "Rollout") -> None:
@@ -128,7 +137,7 @@ async def _answer(calls: TurnCalls, index: int, step: Ready | CallFault, rollout
         )
         return
     calls.begun.add(index)
-    observation = await _call(step, rollout)
+    observation = await _call(calls, step, rollout)
     if observation.status is ObservationStatus.TIMEOUT:
         calls.timeouts += 1
     calls.observations[index] = observation
@@ -136,7 +145,7 @@ async def _answer(calls: TurnCalls, index: int, step: Ready | CallFault, rollout
         rollout.end(ExitReason.FINISHED)
 
 
-async def _call(step: Ready, rollout: "Rollout") -> Observation:
+async def _call(calls: TurnCalls, step: Ready, rollout: "Rollout") -> Observation:
     spec = step.tool.spec
     limit_s = rollout.budget.tool_s if spec.timeout_s is None else min(spec.timeout_s, rollout.budget.tool_s)
     if hasattr(step.tool, "call_within"):  # a sub-agent has limits of its own, and what remains of this rollout's time
@@ -149,6 +158,7 @@ async def _call(step: Ready, rollout: "Rollout") -> Observation:
         if not timed_out:
             return _named(observation, step.call)
     except SandboxDead as error:
+        calls.env_dead = True
         rollout.end(ExitReason.ENV_DEAD, error)
         text = f"The environment is gone: {error}"
     except ToolError as error:

@@ -6,6 +6,8 @@ from agentkit.actors._record import Record
 from agentkit.errors import ModelError, RolloutEnded
 from agentkit.protocols import (
     CallFault,
+    EmitText,
+    EmitTokens,
     FaultStatus,
     Finish,
     FinishReason,
@@ -23,7 +25,7 @@ _NAMELESS = "nameless"
 class TokenGeneration:
     """Sampled tokens into a chain. What was pushed before a deadline, a crash or a cancel is in the ledger already."""
 
-    __slots__ = ("_chain", "_closed", "_record", "_room", "_turn", "full", "start")
+    __slots__ = ("_chain", "_closed", "_record", "_room", "_tries", "_turn", "full", "start")
 
     def __init__(self, record: Record, *, chain: int, turn: int, room: int) -> None:
         self._record = record
@@ -31,6 +33,7 @@ class TokenGeneration:
         self._turn = turn
         self._room = room
         self._closed = False
+        self._tries = 0
         self.start = record.ledger.length(chain)
         self.full = False
 
@@ -43,6 +46,17 @@ class TokenGeneration:
     def stop(self) -> int:
         """Where the sampled span ends."""
         return self._record.ledger.length(self._chain)
+
+    def begin_try(self) -> EmitTokens:
+        """`emit` for the next try; what the tries before left running adds no more to the record."""
+        self._tries = number = self._tries + 1
+
+        def emit(chunk: TokenChunk) -> None:
+            if number != self._tries:
+                raise RolloutEnded("this try at the generation is over: its tokens are not recorded")
+            self.emit(chunk)
+
+        return emit
 
     def emit(self, chunk: TokenChunk) -> None:
         """Take sampled tokens. Past `max_tokens` the rest is refused, so that a chain never outgrows its window.
@@ -73,13 +87,14 @@ class TokenGeneration:
 class TextGeneration:
     """The text of an API answer, piece by piece."""
 
-    __slots__ = ("_closed", "_content", "_reasoning", "_record")
+    __slots__ = ("_closed", "_content", "_reasoning", "_record", "_tries")
 
     def __init__(self, record: Record) -> None:
         self._record = record
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._closed = False
+        self._tries = 0
 
     @property
     def emitted(self) -> bool:
@@ -95,6 +110,17 @@ class TextGeneration:
     def reasoning(self) -> str | None:
         """The reasoning so far."""
         return "".join(self._reasoning) or None
+
+    def begin_try(self) -> EmitText:
+        """`emit` for the next try; what the tries before left running adds no more to the record."""
+        self._tries = number = self._tries + 1
+
+        def emit(chunk: TextChunk) -> None:
+            if number != self._tries:
+                raise RolloutEnded("this try at the generation is over: its text is not recorded")
+            self.emit(chunk)
+
+        return emit
 
     def emit(self, chunk: TextChunk) -> None:
         """Take a piece of the answer.

@@ -193,7 +193,8 @@ class _SampledTokens(TokenGeneration):
             min(deadline, policy.record.deadline),
             policy.agent.params,
         )
-        return lambda: policy.model.sample_tokens(request, self.emit)
+        emit = self.begin_try()
+        return lambda: policy.model.sample_tokens(request, emit)
 
     def read(self, finish: Finish | None) -> Action:
         policy, turn, reason = self._policy, self._open_turn, _reason(finish)
@@ -261,7 +262,8 @@ class _AnsweredText(TextGeneration):
             min(deadline, policy.record.deadline),
             policy.agent.params,
         )
-        return lambda: policy.model.sample_message(request, self.emit)
+        emit = self.begin_try()
+        return lambda: policy.model.sample_message(request, emit)
 
     def read(self, finish: Finish | None) -> Action:
         if finish is None or finish.message is None:

@@ -165,11 +165,16 @@ def _check_calls(agent: Agent) -> None:
     reward: object = agent.reward
     if reward is not None and not callable(reward):
         raise ConfigError(f"agent.reward must be an async function or another callable, found {reward!r}")
-    if inspect.isfunction(reward) and len(inspect.signature(reward).parameters) < 2:  # trajectory and env
+    if inspect.isfunction(reward) and not _takes_two(reward):  # trajectory and env
         raise ConfigError(
             f"agent.reward is called with (trajectory, env), but {reward.__name__} takes fewer arguments; "
             f"where it makes a reward, call it: {reward.__name__}()"
         )
+
+
+def _takes_two(function: Callable[..., object]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return len(parameters) >= 2 or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
 
 
 def _check_env(env: object) -> None:

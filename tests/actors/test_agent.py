@@ -38,3 +38,18 @@ def test_what_nobody_brings_is_named() -> None:
 
     with pytest.raises(ConfigError, match=r"agent\.renderer is missing: Bare samples tokens and brings no Renderer"):
         Agent(Bare())
+
+
+async def test_a_reward_may_take_whatever_comes() -> None:
+    async def graded(*seen: object) -> float:
+        return float(len(seen))
+
+    assert (await Agent(ScriptedModel(["Hello."]), reward=graded).run("Go.")).score == 2
+
+
+def test_a_reward_that_takes_too_little_is_refused() -> None:
+    async def graded(trajectory: object) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match="graded takes fewer arguments"):
+        Agent(ScriptedModel(["Hello."]), reward=graded)

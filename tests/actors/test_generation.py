@@ -45,6 +45,47 @@ async def test_tokens_pushed_between_two_generations_are_refused() -> None:
     assert sum(trajectory.chains[0].response_mask) == sampled
 
 
+async def test_a_try_that_was_given_up_adds_nothing_to_the_next() -> None:
+    """Whatever the first try left running may still push while the second one samples."""
+    refused = []
+
+    class Straggling(ScriptedModel):
+        first = None
+
+        async def sample_tokens(self, request, emit):
+            if self.first is None:
+                self.first = emit
+                raise ModelError("lost the connection", retryable=True)
+            finish = await super().sample_tokens(request, emit)
+            try:
+                self.first(TokenChunk([65], [-0.1]))
+            except RolloutEnded as error:
+                refused.append(str(error))
+            return finish
+
+    class StragglingAnswers(ScriptedMessageModel):
+        first = None
+
+        async def sample_message(self, request, emit):
+            if self.first is None:
+                self.first = emit
+                raise ModelError("lost the connection", retryable=True)
+            try:
+                self.first(TextChunk("late"))
+            except RolloutEnded as error:
+                refused.append(str(error))
+            emit(TextChunk("done"))
+            return Finish()
+
+    trajectory = await Agent(Straggling(["done"])).run("Go.")
+    assert trajectory.turns[0].action.content == "done"
+    answered = await Agent(StragglingAnswers(["done"])).run("Go.")
+    assert answered.turns[0].action.content == "done"
+    assert refused == [
+        f"this try at the generation is over: its {what} not recorded" for what in ("tokens are", "text is")
+    ]
+
+
 async def test_text_pushed_after_the_answer_is_refused() -> None:
     kept = SimpleNamespace()
 

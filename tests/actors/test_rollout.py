@@ -156,6 +156,21 @@ async def test_a_tools_fault_is_an_observation_unless_the_world_is_gone(error, r
     assert trajectory.turns[0].observations[0].content == observed
 
 
+async def test_a_dead_env_cuts_the_calls_beside_it() -> None:
+    async def die(_: object) -> str:
+        await anyio.sleep(1)
+        raise SandboxDead("gone")
+
+    tools = [FakeTool("die", die, parallel=True), FakeTool("wait", lambda _: anyio.sleep(60), parallel=True)]
+    agent = Agent(ScriptedModel([call("wait") + "\n" + call("die")]), tools=tools, outcomes=ONCE)
+    started = anyio.current_time()
+    trajectory = await agent.run("Go.")
+    assert trajectory.exit_reason is ExitReason.ENV_DEAD
+    assert [o.status for o in trajectory.turns[0].observations] == ["skipped", "error"]
+    assert "Cut short" in trajectory.turns[0].observations[0].content
+    assert anyio.current_time() - started == pytest.approx(1)
+
+
 async def test_a_dead_env_skips_the_other_calls_and_has_no_score() -> None:
     async def die(_: object) -> str:
         raise SandboxDead("gone")
