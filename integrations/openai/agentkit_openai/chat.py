@@ -168,7 +168,10 @@ class ChatModel:
                         raise
                     other = self._fields.learn(asked, error, request.max_tokens)
                     if other is None:
-                        raise self._explained(request, error) from error
+                        explained = self._explained(request, error)
+                        if explained is error:  # no error is its own cause: who follows causes would not come to an end
+                            raise
+                        raise explained from error
                     asked = other
 
         finish = await retried(ask, backoff=self._backoff, deadline=request.deadline, began=lambda: answer.emitted)
@@ -188,6 +191,7 @@ class ChatModel:
             async with self._transport.stream(_PATH, body, headers=headers) as events:
                 async for event in events:
                     answer.feed(event)
+                    events.is_complete = answer.has_ended
         else:
             answer.feed(await self._reply(body, headers))
         return answer.finish()

@@ -172,6 +172,11 @@ class Answer:
         said = plain(repr(found)[:400], secrets=self._secrets, limit=80)
         return ModelError(f"{self._where}: {what} of the answer must be {expected}, found {said}")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether an event has said how the answer ended."""
+        return self._reason is not None
+
     def finish(self) -> Finish:
         """The whole answer, once the stream has ended.
 

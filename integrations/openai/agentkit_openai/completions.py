@@ -248,6 +248,7 @@ class _Generation:
             async for data in events:
                 if self._take(reader, data):
                     return Finish(FinishReason.STOP)
+                events.is_complete = reader.is_finished
         return reader.finish()
 
     def _take(self, reader: Reader, data: bytes) -> bool:

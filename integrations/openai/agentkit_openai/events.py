@@ -1,5 +1,6 @@
 """The events of one streamed answer, and bodies of bounded size."""
 
+import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ERROR_BYTES = 64 << 10
 """How much of a refusal is read."""
 _DRAIN_S = 1.0
+_EXPLAIN_S = 2.0
+_END_S = 5.0
 
 
 class EventStream:
@@ -28,7 +31,10 @@ class EventStream:
     tells which.
     """
 
-    __slots__ = ("_body", "_decoder", "_events", "_headers", "_next", "_path", "_response", "_transport", "is_done")
+    __slots__ = (
+        "_body", "_decoder", "_events", "_headers", "_next", "_path", "_response", "_transport", "is_complete",
+        "is_done",
+    )  # fmt: skip
 
     def __init__(
         self, transport: "Transport", path: str, body: Sequence[bytes], headers: Mapping[str, str], event_bytes: int
@@ -42,6 +48,8 @@ class EventStream:
         self._next = 0
         self._response: aiohttp.ClientResponse | None = None
         self.is_done = False
+        self.is_complete = False
+        """Set by who reads it, once nothing that matters is to come: then the end is waited for no longer than 5 s."""
 
     async def __aenter__(self) -> Self:
         """Wait for a connection, send the request, and read the head of the answer.
@@ -125,16 +133,18 @@ class EventStream:
         response = self._response
         if response is None:
             raise ModelError(f"{self.where}: the stream is not open")
+        data = b""
         try:
-            data = await response.content.readany()
+            with anyio.move_on_after(_END_S if self.is_complete else math.inf):
+                data = await response.content.readany()
         except Exception as error:
-            raise self._transport.lost(error, where=self.where) from error
+            raise self._transport.lost(error, where=self.where) from self._transport.shown(error)
         self._events, self._next = self._decoder.feed(data), 0
         return bool(data)
 
 
 async def read_bounded(response: "aiohttp.ClientResponse", limit_bytes: int, *, where: str, cut: bool = False) -> bytes:
-    """The body of `response`. One that goes on past `limit_bytes` is cut there, or refused.
+    """The body of `response`. One that goes on past `limit_bytes` is cut there, and after 2 s, or refused.
 
     Raises:
         ModelError: the body is too large, or the connection broke.
@@ -143,13 +153,15 @@ async def read_bounded(response: "aiohttp.ClientResponse", limit_bytes: int, *, 
     aiohttp = require("aiohttp", extra="openai", purpose="a model behind an OpenAI-compatible server")
     content = bytearray()
     try:
-        while data := await response.content.readany():
-            content += data
-            if len(content) > limit_bytes:
-                if cut:
-                    break
-                raise ModelError(f"{where}: the answer is larger than {limit_bytes} bytes")
+        # What only explains a fault is not waited for as long as an answer: a body may trickle for ever.
+        with anyio.move_on_after(_EXPLAIN_S if cut else math.inf):
+            while data := await response.content.readany():
+                content += data
+                if len(content) > limit_bytes:
+                    if cut:
+                        break
+                    raise ModelError(f"{where}: the answer is larger than {limit_bytes} bytes")
     except (aiohttp.ClientError, OSError) as error:
-        if not cut:
-            raise ModelError(f"{where}: {type(error).__name__} in the middle of the answer", retryable=True) from error
+        if not cut:  # not shown further: it may quote what the server sent
+            raise ModelError(f"{where}: {type(error).__name__} in the middle of the answer", retryable=True) from None
     return bytes(content[:limit_bytes])

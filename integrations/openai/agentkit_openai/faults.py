@@ -30,7 +30,7 @@ _OVERFLOW_WORDS = re.compile(
     r"|prompt is too long",
     re.IGNORECASE,
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 class Refused(ModelError):
@@ -45,7 +45,7 @@ class Refused(ModelError):
 
 
 def plain(text: str, *, secrets: tuple[str, ...] = (), limit: int = _LONGEST) -> str:
-    """Text from a server, fit for a message: one line, no control characters, no secrets, cut to `limit` characters."""
+    """Text from a server, fit for a message: one line, nothing unprintable, no secrets, cut to `limit` characters."""
     for secret in filter(None, secrets):  # some servers quote the key they refuse
         text = text.replace(secret, "***")
     text = _CONTROL.sub(" ", text[: 4 * limit]).strip()

@@ -8,6 +8,7 @@ import asyncio
 import json
 import resource
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -110,7 +111,7 @@ class Transport:
             )
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_s),  # names are looked up within it too
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -209,9 +210,16 @@ class Transport:
         try:
             response = await self._send(session, method, url, body, headers)
         except Exception as error:
-            raise self.lost(error, where=where) from error
+            raise self.lost(error, where=where) from self.shown(error)
         if response.status == 200:
-            return response
+            packed = response.headers.get("Content-Encoding", "identity")
+            if packed == "identity":
+                return response
+            response.close()
+            raise ModelError(
+                f"{where}: the answer is packed as {plain(packed, limit=40)!r}, though that was not asked for: let no "
+                "proxy before the server compress"
+            )
         try:
             content = await read_bounded(response, ERROR_BYTES, where=where, cut=True)
         finally:
@@ -239,7 +247,7 @@ class Transport:
             try:
                 return await session.request(method, url, data=data, headers=headers, allow_redirects=False)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                if is_last or isinstance(error, aiohttp.ClientConnectorError):
+                if is_last or session.closed or isinstance(error, aiohttp.ClientConnectorError):
                     raise
             if "X-Request-Id" in headers:  # the first may have arrived all the same: no two have one name
                 headers = {**headers, "X-Request-Id": headers["X-Request-Id"] + ".again"}
@@ -262,6 +270,11 @@ class Transport:
             return error
         said = plain(str(error), secrets=self._secrets)
         return ModelError(f"{where}: {type(error).__name__}: {said or 'the connection broke'}", retryable=True)
+
+    def shown(self, error: BaseException) -> BaseException | None:
+        """`error`, as the cause of another; None where a traceback of it would show a secret that a server quoted."""
+        text = "".join(traceback.format_exception(error)) if self._secrets else ""
+        return None if any(secret in text for secret in self._secrets) else error
 
 
 def header_value(text: str) -> str:
@@ -287,6 +300,7 @@ def _checked_url(base_url: str) -> str:
         _ = parts.port  # raises for one that is no number
         has_credentials = parts.username is not None or parts.password is not None
         host = parts.hostname
+        _ = (host or "").encode("idna")  # raises for one with an empty or endless label
     except ValueError:
         raise ConfigError("base_url cannot be read as an address like 'http://127.0.0.1:8000/v1'") from None
     if has_credentials or parts.query or parts.fragment:  # not quoted: a secret may be in it
@@ -308,13 +322,20 @@ def _checked_headers(headers: Mapping[str, str], api_key: str | None) -> dict[st
     for name, value in headers.items():
         if any(c in f"{name}{value}" for c in "\r\n\0"):
             raise ConfigError(f"headers[{name!r}] holds a line break or a NUL")
-        checked[name] = value
+        _set(checked, name, value)
     if api_key is not None:
         key: object = api_key
         if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ConfigError("api_key must be a text of printable ASCII without spaces (its value is not shown)")
-        checked["Authorization"] = f"Bearer {api_key}"
+        _set(checked, "Authorization", f"Bearer {api_key}")
     return checked
+
+
+def _set(headers: dict[str, str], name: str, value: str) -> None:
+    """Put a header in the place of one whose name differs in case only: otherwise both would be sent."""
+    for same in [each for each in headers if each.lower() == name.lower()]:
+        del headers[same]
+    headers[name] = value
 
 
 def _secrets_of(headers: Mapping[str, str], api_key: str | None) -> tuple[str, ...]:
