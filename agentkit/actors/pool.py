@@ -44,6 +44,15 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class Replacing(Protocol):
+    """A resumable sink that also knows which replacements an earlier run still owed when it was cut off."""
+
+    def replaced(self, task_id: str, /) -> int:
+        """How many of the rollouts of a task that are sealed have the outcome `replace`."""
+        ...
+
+
 class Pool:
     """Runs an agent's rollouts concurrently; `async with` bounds their lives.
 
@@ -210,6 +219,11 @@ class Pool:
         """The (task id, index) pairs that the sink held sealed when asked."""
         sink: object = self._services.sink
         return sink.sealed() if isinstance(sink, Resumable) else ()
+
+    def replaced(self, task_id: str) -> int:
+        """How many sealed rollouts of a task were to be replaced, as far as the sink knows."""
+        sink: object = self._services.sink
+        return sink.replaced(task_id) if isinstance(sink, Replacing) else 0
 
     def run(self, tasks: Tasks) -> Run:
         """The rollouts of `tasks`: iterate for trajectories as they finish, await for a list, enter to leave early.

@@ -156,10 +156,12 @@ class Run:
         sealed: Container[tuple[str, int]],
     ) -> None:
         size = self._pool.group_size
-        if all((task.id, index) in sealed for index in range(size)) and not self._has_begun(task, size):
+        replaced = self._pool.replaced(task.id)
+        through = all((task.id, index) in sealed for index in range(size))
+        if through and not replaced and not self._has_begun(task, size):
             return  # no agent is made for a task that is done
         agent = self._pool.agent_of(task)
-        begun = self._begun_replacements(task, agent)
+        begun = max(self._begun_replacements(task, agent), min(replaced, agent.outcomes.replacements))
         indices = [index for index in range(size + begun) if (task.id, index) not in sealed]
         if not indices:
             return
@@ -180,12 +182,16 @@ class Run:
             await anyio.lowlevel.checkpoint()  # thousands at once must not hold up those that run
 
     def _begun_replacements(self, task: Task, agent: Agent) -> int:
-        """How many replacements an earlier run with the same sink has begun: their indices are taken."""
-        policy, begun = agent.outcomes, 0
+        """How many replacements an earlier run with the same sink has begun, or was about to: their indices are taken.
+
+        They are numbered as they fall due, and begin in any order.
+        """
+        policy, size = agent.outcomes, self._pool.group_size
         if Outcome.REPLACE in {*policy.exits.values(), *policy.blames.values(), policy.ungraded, policy.exhausted}:
-            while begun < policy.replacements and self._has_begun(task, self._pool.group_size + begun):
-                begun += 1
-        return begun
+            for begun in range(policy.replacements, 0, -1):
+                if self._has_begun(task, size + begun - 1):
+                    return begun
+        return 0
 
     def _has_begun(self, task: Task, index: int) -> bool:
         """Whether an earlier run with the same sink has begun this rollout."""

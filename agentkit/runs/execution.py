@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Container
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +17,7 @@ from agentkit.actors import Pool, Run
 from agentkit.errors import AgentkitError, ConfigError, ModelError
 from agentkit.journal import Journal
 from agentkit.logs import RedactingSink, Redactor
-from agentkit.protocols import ExitReason
+from agentkit.protocols import ExitReason, Outcome
 from agentkit.runs.changes import check_unchanged
 from agentkit.runs.config import RunConfig
 from agentkit.runs.config.references import what_failed
@@ -145,8 +146,8 @@ async def resume(
         info = evolve(info, group_size=config.pool.group_size, tasks=survey.tasks, dataset_sha256=survey.sha256)
         if origin is not None:
             info = evolve(info, changes=origin.changes, config_sha256=origin.sha256)
-        done = _count_done(config, journal.sealed())
-        if done == info.expected and not _has_open_replacements(info, journal):
+        done, owed = _count_done(config, journal)
+        if done == info.expected and not owed:
             sitting.nothing_left(found, info, journal)
         else:
             await stack.enter_async_context(sitting.model())
@@ -263,7 +264,7 @@ class _Sitting:
             max_starts=config.pool.max_starts,
             max_generations=config.pool.max_generations,
             group_size=config.pool.group_size,
-            sink=MeteredSink(RedactingSink(journal, Redactor(config.secrets)), journal, meter),
+            sink=MeteredSink(RedactingSink(journal, Redactor(config.secrets)), journal, meter, _replaced(journal)),
         )
         try:
             with anyio.CancelScope() as self._scope:
@@ -321,16 +322,28 @@ def _meter(info: RunInfo, journal: Journal, *, done_before: int) -> Meter:
     return Meter(info.expected, group_size=info.group_size, done_before=done_before, before=before)
 
 
-def _count_done(config: RunConfig, sealed: Container[tuple[str, int]]) -> int:
-    indices = range(config.pool.group_size)
-    return sum((task.id, index) in sealed for task in config.tasks() for index in indices)
-
-
-def _has_open_replacements(info: RunInfo, journal: Journal) -> bool:
-    """Whether a replacement, which no task's group counts, was begun and is not done."""
+def _count_done(config: RunConfig, journal: Journal) -> tuple[int, bool]:
+    """How many rollouts of the tasks' groups are done, and whether replacements are missing, which no group counts."""
+    sealed, replaced, size = journal.sealed(), _replaced(journal), config.pool.group_size
     open_keys = {(each.key.task_id, each.key.index) for each in journal.reader.unfinished()}
-    open_keys |= journal.reader.sealed() - journal.sealed()
-    return any(index >= info.group_size for _, index in open_keys)
+    open_keys |= journal.reader.sealed() - sealed
+    done, owed = 0, any(index >= size for _, index in open_keys)
+    for task in config.tasks():
+        done += sum((task.id, index) in sealed for index in range(size))
+        if task.id in replaced:
+            due = min(replaced[task.id], config.agent_of(task).outcomes.replacements)
+            owed = owed or any((task.id, size + number) not in sealed for number in range(due))
+    return done, owed
+
+
+def _replaced(journal: Journal) -> Mapping[str, int]:
+    """Of each task that has some, the rollouts that are sealed and were to be replaced."""
+    sealed = journal.sealed()
+    return Counter(
+        each.key.task_id
+        for each in journal.reader.summaries()
+        if each.outcome == Outcome.REPLACE and (each.key.task_id, each.key.index) in sealed
+    )
 
 
 async def _survey(config: RunConfig, writer: WriterKind) -> Survey:

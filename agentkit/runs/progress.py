@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 import anyio
-from attrs import frozen
+from attrs import field, frozen
 
 from agentkit.actors.pool import Resumable
 from agentkit.journal import Summary
@@ -138,11 +138,13 @@ class Meter:
 
 @frozen
 class MeteredSink:
-    """A sink that tells a meter what it has written; `journal` knows what earlier sittings left."""
+    """A sink that tells a meter what it has written; `journal` and `replace` know what earlier sittings left."""
 
     sink: Sink
     journal: Resumable
     meter: Meter
+    replace: Mapping[str, int] = field(factory=dict)
+    """How many sealed rollouts of a task were to be replaced."""
 
     async def begin(self, key: RolloutKey, /) -> None:
         self.meter.begun(key)
@@ -161,3 +163,6 @@ class MeteredSink:
 
     def next_attempt(self, task_id: str, index: int, /) -> int:
         return self.journal.next_attempt(task_id, index)
+
+    def replaced(self, task_id: str, /) -> int:
+        return self.replace.get(task_id, 0)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from agentkit import Agent, ExitReason, Outcome, OutcomePolicy, Pool, Task, Trajectory
 from agentkit.journal import Journal, JournalReader
 from agentkit.models import ScriptedModel
-from agentkit.testing import MemorySink, World, virtual_asyncio, virtual_trio
+from agentkit.protocols import RolloutKey
+from agentkit.testing import MemorySink, ResumableSink, World, virtual_asyncio, virtual_trio
 
 
 def slow(seconds: float = 1.0, **parts) -> Agent:
@@ -222,3 +224,26 @@ async def test_a_replacement_that_was_cut_off_is_made_again(tmp_path: Path) -> N
         assert (again.key.index, again.key.attempt, again.exit_reason) == (1, 1, ExitReason.FINISHED)
         async with Pool(agent, max_rollouts=1, sink=journal) as pool:
             assert await pool.run(tasks(1)) == []
+
+
+async def test_a_replacement_that_never_began_is_made_before_one_that_did() -> None:
+    sink = ResumableSink(begun_before=[RolloutKey("t0", 2, 0)])  # the second replacement, cut off
+    outcomes = OutcomePolicy(exits={ExitReason.MODEL_ERROR: Outcome.REPLACE}, replacements=2)
+    async with Pool(slow(outcomes=outcomes), sink=sink) as pool:
+        seen = await pool.run(tasks(1))
+    assert sorted((t.key.index, t.key.attempt) for t in seen) == [(0, 0), (1, 0), (2, 1)]
+
+
+async def test_a_replacement_that_fell_due_and_never_began_is_made_once() -> None:
+    class Told(ResumableSink):
+        def replaced(self, task_id: str, /) -> int:
+            return 5  # more than the policy has
+
+    sink = Told()
+    for index in (0, 1):
+        async with Pool(slow()) as pool:
+            await sink.seal(attrs.evolve(await pool.start(tasks(1)[0], index=index).result(), task=tasks(1)[0]))
+    outcomes = OutcomePolicy(exits={ExitReason.MODEL_ERROR: Outcome.REPLACE}, replacements=2)
+    for expected in ([2, 3], []):
+        async with Pool(slow(outcomes=outcomes), sink=sink, group_size=2) as pool:
+            assert sorted(t.key.index for t in await pool.run(tasks(1))) == expected

@@ -1,5 +1,6 @@
 """Whole runs on virtual time: through, stopped, gone on with, and what is left where a run cannot even begin."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -268,6 +269,36 @@ async def test_a_replacement_that_was_cut_off_is_still_to_be_made(tmp_path: Path
     assert len(RunFolder(path).info().sittings) == 2
     await run(config, path, resume)
     assert len(RunFolder(path).info().sittings) == 2, "nothing was left"
+
+
+async def test_whenever_it_is_stopped_no_replacement_is_lost(tmp_path: Path) -> None:
+    class Bad:
+        """An env that takes its time to start, and fails in every second task."""
+
+        async def start(self, task: Task) -> None:
+            await anyio.sleep(task.data["late"])  # type: ignore[arg-type]
+            if task.data["bad"]:
+                raise RuntimeError("no luck")
+
+        async def close(self) -> None:
+            await anyio.sleep(1)
+
+    tasks = tuple(Task(f"t{n}", "Go.", data={"late": n, "bad": n % 2 == 0}) for n in range(3))
+    policy = OutcomePolicy(exits={ExitReason.ENV_START_FAILED: Outcome.REPLACE}, replacements=2, retries=0)
+    config = config_of(tasks=tasks, env=Bad, outcomes=policy)
+    await run(config, tmp_path / "whole")
+    whole = sealed(tmp_path / "whole")
+    assert len(whole) == 10, "two for each of the bad ones"
+    for moment in range(1, 13):
+        path = tmp_path / str(moment)
+        with contextlib.suppress(NotBegun):
+            await stopped_after(moment / 2 + 0.01, config, path, "cancel")
+        begin = resume if RunFolder(path).exists else execute
+        assert (await run(config, path, begin)).finished
+        assert sealed(path) == whole
+        before = len(RunFolder(path).info().sittings)
+        await run(config, path, resume)
+        assert len(RunFolder(path).info().sittings) == before, "nothing was left"
 
 
 async def test_another_dataset_is_an_error_that_says_what_differs(tmp_path: Path) -> None:
