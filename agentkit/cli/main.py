@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(args.run(args))
         sys.stdout.flush()
     except AgentkitError as error:
-        print(f"agentkit: {escape(str(error))}", file=sys.stderr)
+        first, *others = escape(str(error), lines=True).splitlines() or [""]
+        print(f"agentkit: {first}", *(f"  {line.strip()}" for line in others), sep="\n", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `agentkit inspect ... | head`
         lose(sys.stdout)

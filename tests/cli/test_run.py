@@ -380,3 +380,12 @@ def test_a_secret_that_is_written_out_is_told_and_its_copy_is_private(
         (project / "run.yaml").write_text(text.replace("KEY", harmless, 1))
         assert main(["run", "run.yaml"]) == 0
         assert "spells out" not in capsys.readouterr().err
+
+
+def test_each_problem_of_a_file_has_a_line_of_its_own(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--set", "pool.max_rollouts=many", "--set", "pool.group_size=0.5", "--set", 'logs.level="\\e[2J"']
+    assert main(["run", "run.yaml", *words]) == 1
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "agentkit: run.yaml has 3 problems:"
+    assert [line.split()[0] for line in others] == ["pool.max_rollouts", "pool.group_size", "logs.level"]
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
