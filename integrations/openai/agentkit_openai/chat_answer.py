@@ -110,7 +110,9 @@ class Answer:
         choice = cast("Mapping[str, Any]", choices[0])
         if len(choices) > 1 or choice.get("index") not in (0, None):
             raise ModelError(f"{self._where}: the server sends several answers, expected one: leave n out of params")
-        delta = choice.get("delta") or choice.get("message")
+        delta = choice.get("delta")
+        if not delta and not self._chars:  # some end a stream with the whole message, which was read by then
+            delta = choice.get("message")
         if delta:
             if not isinstance(delta, dict):
                 raise self._shape("choices[0].delta", "an object", delta)

@@ -16,6 +16,8 @@ from agentkit.errors import ModelError
 from agentkit.protocols import Json, Message, ToolSpec
 
 _TOOLS_KEPT = 64
+_CONVERSATION_BYTES = 400  # the objects around what is kept of a trajectory
+_MESSAGE_BYTES = 200  # and around each of its messages, whose text is kept beside its JSON
 
 
 @define
@@ -24,7 +26,7 @@ class _Conversation:
 
     said: list[Message] = field(factory=list)
     pieces: list[bytes] = field(factory=list)
-    size: int = 0
+    size: int = _CONVERSATION_BYTES
     tools: tuple[ToolSpec, ...] = ()
     tools_json: bytes = b""
 
@@ -51,7 +53,7 @@ class ChatWire:
 
     @property
     def held_bytes(self) -> int:
-        """How many of them are kept."""
+        """How much memory is taken by what is kept: the JSON, and the messages it was made of."""
         return self._held_bytes
 
     def pieces(
@@ -62,8 +64,9 @@ class ChatWire:
         Raises:
             ModelError: a message cannot be sent; which one, and why.
         """
-        kept = self._conversations.pop(request_id, None) or _Conversation()
-        before = kept.size
+        kept = self._conversations.pop(request_id, None)
+        before = 0 if kept is None else kept.size
+        kept = kept or _Conversation()
         try:
             self._extend(kept, _in_wire_order(messages[0 : len(messages)]))
             if tools is not kept.tools:
@@ -83,13 +86,13 @@ class ChatWire:
                 (at for at, (old, new) in enumerate(zip(kept.said, said, strict=False)) if old is not new),
                 min(same, len(said)),
             )
-            kept.size -= sum(map(len, kept.pieces[same:]))
+            kept.size -= sum(map(_memory, kept.pieces[same:]))
             del kept.said[same:], kept.pieces[same:]
         for at in range(same, len(said)):
             piece = self._message(said[at], at)
             kept.said.append(said[at])
             kept.pieces.append(piece)
-            kept.size += len(piece)
+            kept.size += _memory(piece)
 
     def _message(self, message: Message, at: int) -> bytes:
         wire: dict[str, Json] = {"role": message.role, "content": message.content}
@@ -143,6 +146,10 @@ class ChatWire:
         while self._held_bytes > self._cache_bytes and self._conversations:
             _, oldest = self._conversations.popitem(last=False)
             self._held_bytes -= oldest.size
+
+
+def _memory(piece: bytes) -> int:
+    return 2 * len(piece) + _MESSAGE_BYTES
 
 
 def encode(value: object, *, what: str) -> bytes:

@@ -563,3 +563,13 @@ def test_usage_is_kept_wherever_it_comes() -> None:
     answer.feed(json.dumps({**delta("stop"), "usage": None}).encode())
     assert answer.usage == {"prompt_tokens": 3}
     assert not answer.emitted
+
+
+@pytest.mark.parametrize("empty", [{"delta": {}}, {"delta": None}, {}])
+def test_a_stream_that_ends_with_the_whole_message_says_it_once(empty) -> None:
+    whole = {"message": {"role": "assistant", "content": "hello", "tool_calls": None}, "finish_reason": "stop"}
+    finish, chunks = streamed([delta(content="hel"), delta(content="lo"), {"choices": [whole | empty]}])
+    assert finish.message is not None
+    assert finish.message.content == "hello" == "".join(chunk.content for chunk in chunks)
+    alone, _ = streamed([{"choices": [whole | empty]}])
+    assert alone.message == finish.message

@@ -1,6 +1,7 @@
 """What a chat server gets to read: the same JSON as if everything were encoded anew, at the cost of what is new."""
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -123,7 +124,7 @@ def test_a_turn_encodes_what_is_new_and_nothing_else() -> None:
         wire.pieces("r", said, tools)
         costs.append(wire.encoded_bytes - before)
     assert max(costs) < 250
-    assert first + sum(costs) == wire.held_bytes
+    assert first + sum(costs) == wire.encoded_bytes < wire.held_bytes < 3 * wire.encoded_bytes + 150 * len(said)
 
 
 def test_a_change_costs_what_follows_it() -> None:
@@ -193,4 +194,19 @@ def test_a_message_that_cannot_be_sent_leaves_the_cache_right() -> None:
         else:
             assert on_the_wire(wire, said) == oracle(said)
     assert on_the_wire(wire, [user("z")]) == oracle([user("z")])
-    assert wire.held_bytes == len(b'{"role":"user","content":"z"}')
+    afresh = ChatWire()
+    afresh.pieces("r", [user("z")], ())
+    assert wire.held_bytes == afresh.held_bytes
+
+
+def test_what_is_kept_takes_no_more_memory_than_it_counts() -> None:
+    """Many short trajectories are mostly objects."""
+    wire = ChatWire(cache_bytes=1 << 30)
+    tracemalloc.start()
+    try:
+        for n in range(2000):
+            wire.pieces(f"task-{n}#0", [user(f"hello {n} {turn}") for turn in range(4)], ())
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 1.2 * wire.held_bytes

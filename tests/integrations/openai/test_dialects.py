@@ -328,3 +328,9 @@ def test_a_llama_stream_without_an_end_was_cut() -> None:
     assert caught.value.retryable
     with pytest.raises(ModelError, match="went on after"):
         read(llama(), llama_event([], 0, stop=True, stop_type="eos"), llama_event([], 0))
+
+
+def test_an_error_beside_an_empty_list_is_an_error() -> None:
+    event = json.dumps({"choices": [], "error": {"message": "out of memory", "code": 400}}).encode()
+    with pytest.raises(ModelError, match="out of memory"):
+        vllm().read(event)

@@ -91,7 +91,7 @@ async def raw() -> AsyncIterator[Raw]:
 
 
 def tokens(*found: tuple[int, float], reason: str | None = None) -> bytes:
-    choice = {"finish_reason": reason, "token_ids": [token_id for token_id, _ in found]}
+    choice: dict[str, Any] = {"finish_reason": reason, "token_ids": [token_id for token_id, _ in found]}
     choice["logprobs"] = {"token_logprobs": [logprob for _, logprob in found]} if found else None
     return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 

@@ -78,6 +78,8 @@ class VLLMReader:
             event = json.loads(data)
             choices = event["choices"]
             if not choices:
+                if event.get("error"):
+                    raise self._odd(data)
                 self._read_usage(event)
                 return None
             (choice,) = choices
