@@ -74,8 +74,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             to = pages[target]
         elif target.startswith("docs/"):
             to = target.removeprefix("docs/")
-        else:
+        elif (ROOT / target).exists():
             return text  # of a file that has no page: tests, say
+        else:
+            return match[0]  # leads nowhere: mkdocs says so
         return f"[{text}]({relpath(to, parent(page.file.src_uri) or '.')}{anchor})"
 
     markdown = LINK.sub(lead, markdown)
