@@ -20,6 +20,8 @@ from agentkit.protocols import FinishReason
 from agentkit_hf.caches import Kept, KeptCaches
 from agentkit_hf.params import SamplingParams
 
+_COLDEST = 1e-30  # what is smaller may be 0 as float32
+
 
 @frozen
 class Sampled:
@@ -176,7 +178,7 @@ def distribution(torch: ModuleType, logits: Any, params: SamplingParams) -> Any:
     Of tokens tied with the last that top_k allows, all are kept. top_p keeps the likeliest tokens, up to and with the
     one that reaches it.
     """
-    logits = logits / params.temperature
+    logits = (logits - logits.max()) / max(params.temperature, _COLDEST)  # shifted, so that none overflows upwards
     if 0 < params.top_k < logits.shape[-1]:
         lowest = torch.topk(logits, params.top_k).values[-1]
         logits = logits.masked_fill(logits < lowest, -float("inf"))

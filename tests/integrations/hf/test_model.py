@@ -109,6 +109,14 @@ def test_the_distribution_is_the_plain_one(
     assert all(a == b or math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e-38, 5e-324])
+def test_the_coldest_temperature_draws_the_likeliest(torch: Any, temperature: float):
+    from agentkit_hf._decoding import Draw
+
+    draw = Draw(torch, SamplingParams(temperature=temperature), 0, torch.device("cpu"))
+    assert draw(torch.tensor([1.0, 30.0, -2.0])) == (1, 0.0)
+
+
 def test_tokens_are_drawn_as_often_as_they_should_be(torch: Any):
     from agentkit_hf._decoding import Draw
 
