@@ -84,7 +84,7 @@ format: $(VENV)/.stamp-dev ## rewrites the sources as `make lint` wants them
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.stamp-dev ## the documentation as a site, in build/site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	echo "build/site/index.html"
 
 bench: $(VENV)/.stamp-dev ## all benchmarks, one after another; each prints machine, commit and spread

@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 from posixpath import dirname as parent
-from posixpath import normpath, relpath
+from posixpath import join, normpath, relpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -67,7 +67,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def lead(match: re.Match[str]) -> str:
         text, path, anchor = match[1], match[2], match[3] or ""
-        target = normpath(f"{parent(here)}/{path}").removeprefix("./")
+        target = normpath(join(parent(here), path))
         if target in {"examples", "docs"}:
             to = "examples/index.md" if target == "examples" else "index.md"
         elif target in pages:
