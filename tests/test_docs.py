@@ -12,9 +12,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from agentkit import Blame, Budget, ExitReason, OutcomePolicy
+from agentkit import Agent, Blame, Budget, ExitReason, OutcomePolicy
 from agentkit.actors.outcomes import UNGRADED, blame_for
 from agentkit.cli.main import COMMANDS
+from agentkit.runs import Dataset, PoolLimits, RunConfig
+from agentkit.runs.config import LogSettings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -171,6 +173,16 @@ def test_the_table_of_limits_is_that_of_the_code() -> None:
         field.name: str(field.default).removesuffix(".0") if field.default is not True else "True"
         for field in attrs.fields(Budget)
     }
+
+
+def test_the_table_of_sections_is_that_of_configurations() -> None:
+    told = rows("howto/yaml-runs.md", "section")
+    sections = [each.alias for each in attrs.fields(RunConfig) if each.init and each.alias not in {"secrets", "source"}]
+    assert sorted(told) == sorted([*sections, "model"])
+    for name, made in {"dataset": Dataset, "pool": PoolLimits, "logs": LogSettings}.items():
+        assert set(re.findall(r"`([a-z_]+)`", told[name][0])) == {each.alias for each in attrs.fields(made)}, name
+    fields = {each.alias for each in attrs.fields(Agent)} - {"model"}
+    assert set(re.findall(r"`([a-z_]+)`", told["agent"][0])) == fields
 
 
 def test_a_table_of_invariants_is_the_same_everywhere() -> None:
