@@ -20,7 +20,7 @@ from agentkit.runs.config.classes import field_names, is_class_of_fields, struct
 from agentkit.runs.config.hints import JsonValue, Unresolved, is_json
 from agentkit.runs.config.problems import Problems, collect, nearest, shown
 from agentkit.runs.config.roles import without_doubles
-from agentkit.runs.config.variables import plain
+from agentkit.runs.config.variables import Expanded, plain
 
 Hook: TypeAlias = Callable[[object], object]
 MakeComponent: TypeAlias = Callable[[object, Any], object]
@@ -173,7 +173,7 @@ class StrictValues:
             kind = _kind(value)
             ranked = sorted((hint for hint in hints if kind in self._kinds(hint)), key=self._rank)
             if not ranked:
-                _refuse(f"must be {' or '.join(dict.fromkeys(map(self._say, hints)))}, found {shown(value)}")
+                _refuse(f"must be {' or '.join(dict.fromkeys(map(self._say, hints)))}, found {_found(value)}")
             problems: list[Problems] = []
             for hint in ranked:
                 try:
@@ -262,23 +262,28 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _truth(value: object) -> bool:
-    return value if isinstance(value, bool) else _refuse(f"must be true or false, found {shown(value)}")
+    return value if isinstance(value, bool) else _refuse(f"must be true or false, found {_found(value)}")
 
 
 def _whole(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     hint = f": {_NUMBERS}" if isinstance(value, float) and value.is_integer() else ""
-    _refuse(f"must be a whole number, found {shown(value)}{hint}")
+    _refuse(f"must be a whole number, found {_found(value)}{hint}")
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(f"must be a number, found {shown(value)}")
+        _refuse(f"must be a number, found {_found(value)}")
     try:
         return float(value)
     except OverflowError:
         _refuse(f"must be a number that a float can hold, found {shown(value)}")
+
+
+def _found(value: object) -> str:
+    """What stands where no text may: a variable holds nothing else, whatever its value looks like."""
+    return shown(value) + (": variables are text, --set takes numbers" if isinstance(value, Expanded) else "")
 
 
 def _text(value: object) -> str:

@@ -75,6 +75,22 @@ def test_all_missing_variables_are_named_in_one_error(project) -> None:
     assert "model.script[1] (line 2) has a `${` that names no variable" in told
 
 
+def test_a_number_from_a_variable_is_told_how_numbers_are_changed(project) -> None:
+    text = (
+        'model: {use: scripted, script: ["a"]}\n'
+        'dataset: {path: tasks.jsonl, limit: "${LIMIT}"}\n'
+        'agent: {budget: {max_turns: "${TURNS:-7}", tool_s: "${TOOL:-3}", count_waiting: "${WAIT:-no}"}}\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        project.load(text, environ={"LIMIT": "5"})
+    told = str(caught.value)
+    hint = ": variables are text, --set takes numbers"
+    assert f"dataset.limit (line 2) must be a whole number or null, found the text '${{LIMIT}}'{hint}" in told
+    assert f"agent.budget.max_turns (line 3) must be a whole number, found the text '${{TURNS:-7}}'{hint}" in told
+    assert f"agent.budget.tool_s (line 3) must be a number, found the text '${{TOOL:-3}}'{hint}" in told
+    assert f"agent.budget.count_waiting (line 3) must be true or false, found the text '${{WAIT:-no}}'{hint}" in told
+
+
 def test_secrets_are_values_of_variables_and_texts_under_telling_keys() -> None:
     tree = {
         "a": "${KEY}",
