@@ -31,6 +31,7 @@ def redact(text: str) -> str:
         text = _SCHEME().sub(_scheme, text)
     text = _PREFIXED().sub(_prefixed, text)
     if any(word in lowered for word in _NAME_WORDS):
+        text = _VARIABLE().sub(_variable, text)
         text = _FLAG().sub(rf"\g<flag>{MASK}", text)
         text = "".join(_without_named_values(text))
     return text
@@ -146,7 +147,9 @@ _QUERY = _lazily(
 
 _HEADER = _lazily(
     r"(?P<head>(?:authorization|cookie)(?:\\{0,4}[\"'])?\s{0,4}[:=,](?!=)\s{0,4}(?:b?\\{0,4}[\"'])?)"
-    r"(?P<value>(?:(?:[A-Za-z][A-Za-z0-9-]{1,24}) )?[^\s\"'\\)}>\]][^\r\n\"'\\)}>\]]{0,4096})",
+    r"(?P<value>(?:(?:[A-Za-z][A-Za-z0-9-]{1,24}) )?[^\s\"'\\)}>\]][^\r\n\"'\\)}>\]]{0,4096}"
+    # and quoted values in it, as cookies and Digest have: not the end of a value that ends in =
+    r"(?:(?<==)(?:\"[A-Za-z0-9][^\"\s\\]{0,1024}\"|'[A-Za-z0-9][^'\s\\]{0,1024}')[^\r\n\"'\\)}>\]]{0,1024}){0,32})",
     re.IGNORECASE,
 )
 _MASKED = MASK[:-1]  # what is left of it in a value that ends before a bracket
@@ -168,7 +171,9 @@ def _header(match: "re.Match[str]") -> str:
     return match[0]
 
 
-_SCHEME = _lazily(r"\b(Bearer|Basic)([ \t]{1,4}|%20|\+)([A-Za-z0-9._~+/-]{8,4096}={0,2})", re.IGNORECASE)
+_SCHEME = _lazily(
+    r"(?:\b|(?<=%20)|(?<=%3[aA]))(Bearer|Basic)([ \t]{1,4}|%20|\+)([A-Za-z0-9._~+/-]{8,4096}={0,2})", re.IGNORECASE
+)
 
 
 def _scheme(match: "re.Match[str]") -> str:
@@ -183,12 +188,13 @@ def _scheme(match: "re.Match[str]") -> str:
 
 _NAME_WORDS = ("key", "secret", "pass", "pwd", "token", "auth", "credential")
 _CERTAIN = (
-    r"api[_-]?key|secret[_-]?(?:access[_-]?)?key|access[_-]?key|private[_-]?key|account[_-]?key"
+    r"api[_-]?key|secret[_-]?(?:access[_-]?)?key|access[_-]?key|private[_-]?key"
+    r"|(?:account|subscription|signing|encryption)[_-]?key"
     r"|client[_-]?secret|secret|passwd|password|passphrase|pwd"
 )
 _NAMED = _lazily(
     rf"(?P<name>{_CERTAIN}|token|credentials?|auth|pass)\d{{0,2}}"
-    r"(?P<separator>(?:\\{0,4}[\"'])?\]?\s{0,8}(?:=>|:=|[:=]|%3[aAdD])\s{0,8})"
+    r"(?P<separator>(?:\\{0,4}[\"'])?\]?\s{0,8}(?:=>|:=|[:=]|%3[aAdD])\s{0,8}|\\{0,4}[\"'],\s{0,4}(?=b?\\{0,4}[\"']))"
     r"(?P<value>[bru]{0,2}\"(?:[^\"\\\n]|\\.){0,8192}\"?|[bru]{0,2}'(?:[^'\\\n]|\\.){0,8192}'?"
     r"|\\{1,6}[\"'][^\"'\n]{0,8192}[\"']?|[^\s\"'<>,;&(){}\[\]|=\\%]{1,256}(?:%[0-9A-Fa-f]{2}[^\s\"'<>,;&(){}\[\]|=\\%]{0,64}){0,64}={0,2})",
     re.IGNORECASE,
@@ -197,12 +203,22 @@ _FLAG = _lazily(
     r"(?P<flag>--?(?:[a-z]{1,12}-){0,3}(?:api-?key|password|passwd|secret|(?:auth|access|hf|api)-token|token)"
     r"(?:\s{1,4}|[\"'],\s{0,4}[\"']))(?![-\[])[^\s\"'\\,]{6,1024}"
 )
+# A line of an environment: its value goes on to the end of the line, whatever is in it.
+_VARIABLE = _lazily(
+    r"^(?P<head>(?:export[ \t]{1,4})?(?:[A-Z0-9]{1,32}_){0,6}"
+    r"(?:[A-Z0-9]{0,32}PASSWORD|PASSWD|SECRET|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)=)(?P<value>[^\s\"'$]\S{0,1024})$",
+    re.MULTILINE,
+)
 _CERTAINLY = _lazily(_CERTAIN, re.IGNORECASE)
 _TELLING = _lazily(r"(?:access|refresh|auth|session|id|api|bearer|csrf|xsrf|hf|hub|lab|bot|security|wandb)[_-]?$")
 _CODE = _lazily(r"(?:self|cls|os|args|config|cfg|settings|options|env|environ|ctx|kwargs|request)\.[A-Za-z_]")
 _WORDS = frozenset(
     {"none", "null", "true", "false", "str", "bytes", "int", "bool", "optional", "any", "string", "object", "union"}
 )
+
+
+def _variable(match: "re.Match[str]") -> str:
+    return match[0] if _CODE().match(match["value"]) or match["value"] == MASK else match["head"] + MASK
 
 
 def _without_named_values(text: str) -> Iterator[str]:
@@ -238,6 +254,8 @@ def _is_secret(text: str, match: "re.Match[str]", value: str, *, quoted: bool, e
     certain = _CERTAINLY().fullmatch(name) is not None or (name == "pass" and before.endswith(("_", "-")))
     if not quoted and _is_code(text, value, name, end):
         return False
+    if "," in match["separator"]:  # a pair, as lists of headers are printed, or two names
+        return len(value) >= 8 and _is_mixed(value)
     if certain:
         return True
     if name == "token" and (_TELLING().search(before.lower()) or (before[-1:] == "_" and match["name"].isupper())):

@@ -32,9 +32,10 @@ def _known(secrets: Iterable[str]) -> frozenset[str]:
 class Redactor:
     """Hides `secrets`, and what `redact` finds: a pure function of a text.
 
-    A secret is found as it is, URL-encoded, in JSON or a repr, in hexadecimal, and in base64, wherever in the encoded
-    text it stood (`Basic` credentials hold it behind a name). Values shorter than 4 characters are not hidden, and
-    those up to 8 only where they stand as a word. Neither the secrets nor their number are in its repr.
+    A secret is found as it is, URL-encoded (an address within an address twice), in JSON or a repr, in hexadecimal, and
+    in base64, wherever in the encoded text it stood (`Basic` credentials hold it behind a name). Values shorter than 4
+    characters are not hidden, and those up to 8 only where they stand as a word. Neither the secrets nor their number
+    are in its repr.
     """
 
     secrets: frozenset[str] = field(default=frozenset(), converter=_known, repr=False)
@@ -66,7 +67,8 @@ class Redactor:
 def _variants(secret: str) -> Iterator[str]:
     yield secret
     data = secret.encode("utf-8", "surrogatepass")
-    for encoded in (quote(data, safe=""), quote(data), quote_plus(data)):
+    once = quote(data, safe="")
+    for encoded in (once, quote(data), quote_plus(data), quote(once), quote(quote(data)), quote_plus(quote_plus(data))):
         yield encoded
         yield re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)
     for escaped in (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]):

@@ -70,6 +70,17 @@ LEAKS = [
     ("https://ann:{}@host:80/path?x=1", "p@ss"),
     ("postgres://ann:{}@db:5432/x", "p%40ss"),
     ("https://{}@github.com/a/b", "0123456789abcdef0123"),
+    ("Cookie: {}\r\nAccept: */*", 'sid="Zq8rT2mW5x"; theme="dark"'),
+    ("{{'Cookie': '{}', 'Accept': '*/*'}}", 'a=b; sid="Zq8rT2mW5x"'),
+    ('Authorization: Digest {}\r\nAccept: "x"', 'username="ann", response="6629fae49393a05397450978507c4ef1"'),
+    ('{{"Authorization": "Basic {}", "Accept": "*/*"}}', "dXNlcjpwYXNzdw=="),
+    ("url?authorization%3A%20Bearer%20{}", "Zq8rT2mW5xK9vB3n"),
+    ("Ocp-Apim-Subscription-Key: {}", "Zq8rT2mW5xK9vB3n"),
+    ("ENCRYPTION_KEY={}", "plainword"),
+    ("HOME=/x\nDB_PASSWORD={}\nUSER=ann", "p(ss)w'rd,&;|<x>"),
+    ("export API_KEY={}", "a[0]&b"),
+    ("[(b'x-api-key', b'{}'), (b'accept', b'*/*')]", "Zq8rT2mW5xK9vB3n"),
+    ('["password", "{}"]', "hunter2hunter2"),
 ]
 
 
@@ -82,6 +93,12 @@ def test_a_secret_is_hidden_and_what_is_around_it_stays(text: str, secret: str) 
     assert said.startswith(before.removesuffix("'").removesuffix('"'))
     assert said.endswith(after)
     assert redact(said) == said
+
+
+@pytest.mark.parametrize("name", ["Cookie: ", "'Cookie': '", "Set-Cookie: ", "Authorization: Digest "])
+def test_no_part_of_a_header_with_quotes_in_it_is_left(name: str) -> None:
+    said = redact(f'{name}a=b; sid="Zq8rT2mW5x", nonce="K9vB3nL7pD"; Path=/')
+    assert said == name + MASK
 
 
 def test_a_key_in_the_place_of_a_name_is_hidden_too() -> None:
@@ -108,6 +125,9 @@ ORDINARY = [
     "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
     "if x == 1: return {'key': 'value', 'keys': [1]}",
     "a?page=2&sort=key&order=asc",
+    "fields = ['api_key', 'password', \"base_url\"], ('secret', 'v2')",
+    'API_KEY=os.environ["KEY"]',
+    '{"Accept": "a=", "Cookie": "", "Next": "b"}',
 ]
 
 
@@ -183,6 +203,14 @@ PIECES = [
     " ",
     "A" * 64 + "\n",
     "%3D",
+    'cookie: a="b"',
+    "A_PASSWORD=",
+    "A_A_A_A_A_A_SECRE",
+    "SECRET=x \n",
+    "cookie: a='b';c=",
+    "'token', '",
+    "'token',\"",
+    "auth:a!%aa",
 ]
 
 

@@ -30,6 +30,8 @@ def test_a_value_is_hidden_in_every_form() -> None:
         quote_plus(SECRET),
         quote(SECRET, safe="").lower().replace("%c3%9cn", "%c3%9cn"),
         urlencode({"q": SECRET}).partition("=")[2],
+        urlencode({"next": urlencode({"q": SECRET})}).partition("%3D")[2],
+        quote(quote(SECRET)),
         json.dumps(SECRET)[1:-1],
         json.dumps(SECRET, ensure_ascii=False)[1:-1],
         json.dumps(json.dumps(SECRET))[3:-3],
