@@ -3,6 +3,7 @@
 Copy it beside your agent. It needs `pip install -e '.[testing]'`, and runs as `pytest test_my_agent.py`.
 """
 
+# --8<-- [start:loops]
 import anyio
 import pytest
 
@@ -10,7 +11,6 @@ import agentkit as ak
 from agentkit.models import ScriptedModel
 from agentkit.testing import FakeTool, MemorySink, World, swallow_cancellation, virtual_asyncio, virtual_trio
 
-# --8<-- [start:loops]
 pytestmark = pytest.mark.anyio
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>'
