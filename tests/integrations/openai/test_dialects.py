@@ -163,6 +163,28 @@ def test_tokens_lost_on_the_way_are_noticed(prompt: object, completion: object) 
         read(vllm(), vllm_event((4,), [-1.0], reason="stop"), usage(prompt, completion))
 
 
+def counted(event: bytes, prompt_tokens: int, completion_tokens: int) -> bytes:
+    """The same event with the usage in it, as those send it that count in every event, or in the last."""
+    counts = json.loads(usage(prompt_tokens, completion_tokens))["usage"]
+    return json.dumps({**json.loads(event), "usage": counts}).encode()
+
+
+@pytest.mark.parametrize("ids", [None, ()])
+def test_tokens_lost_on_the_way_are_noticed_wherever_they_are_counted(ids: object) -> None:
+    with pytest.raises(ModelError, match="held 0 ids after a prompt of 3, but the server counts 48 after 3"):
+        read(vllm(), counted(vllm_event(ids, None, reason="length", text="of 48 tokens"), 3, 48))
+
+
+def test_the_last_count_is_the_one_that_holds() -> None:
+    events = [
+        counted(vllm_event((), None), 3, 0),
+        counted(vllm_event((4,), [-1.0]), 3, 1),
+        counted(vllm_event((5, 2), [-1.0, -2.0], reason="stop"), 3, 3),
+    ]
+    assert read(vllm(), *events)[0] == [4, 5, 2]
+    assert read(vllm(), *events, usage(3, 3))[0] == [4, 5, 2]
+
+
 @pytest.mark.parametrize("echo", [[5, 6], [5, 6, 8], [5, 6, 7, 8], [], [5, 67]])
 def test_a_prompt_that_was_rewritten_on_the_way_is_noticed(echo: list[int]) -> None:
     with pytest.raises(ModelError, match="another prompt"):

@@ -77,10 +77,10 @@ class VLLMReader:
         try:
             event = json.loads(data)
             choices = event["choices"]
+            self._read_usage(event)  # on its own at the end; some count in every event, or in the one that ends
             if not choices:
                 if event.get("error"):
                     raise self._odd(data)
-                self._read_usage(event)
                 return None
             (choice,) = choices
             ids, logprobs, reason = choice["token_ids"], choice["logprobs"], choice["finish_reason"]
