@@ -32,7 +32,8 @@ class Capabilities:
     """What was found: which dialect is spoken, the context window in tokens, and what log-probabilities are of.
 
     `raw` ones are of the model's own distribution, `processed` ones of the one that was sampled from, after
-    temperature, top_p and the like. `window` is None where the server does not tell.
+    temperature, top_p and the like; for greedy decoding, temperature 0, either are those at temperature 1. `window` is
+    None where the server does not tell.
     """
 
     dialect: Literal["vllm", "llama.cpp"]
@@ -213,9 +214,15 @@ def shifts_distribution(params: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def warn_of_raw(params: Mapping[str, Any]) -> bool:
+def warn_of_logprobs(params: Mapping[str, Any], kind: LogprobKind) -> bool:
     """Log, once for a model, that log-probabilities are not those of the distribution sampled from; whether it was."""
-    shifted = shifts_distribution(params)
+    if params.get("temperature") == 0:
+        _log.warning(
+            "with temperature=0 the likeliest token is taken, but servers report its log-probability as at temperature "
+            "1, in every mode: do not train on them"
+        )
+        return True
+    shifted = shifts_distribution(params) if kind != "processed" else []
     if shifted:
         _log.warning(
             "the server's log-probabilities are the model's own, as far as known, but with %s tokens are sampled from "

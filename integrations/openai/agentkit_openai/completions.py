@@ -16,7 +16,7 @@ from agentkit.protocols import (
     TokenRequest,
     ToolParser,
 )
-from agentkit_openai.capabilities import Capabilities, detect, warn_of_raw
+from agentkit_openai.capabilities import Capabilities, detect, warn_of_logprobs
 from agentkit_openai.dialects import Dialect, Reader
 from agentkit_openai.dialects.dialect import check_params
 from agentkit_openai.retry import Backoff, retried
@@ -194,8 +194,8 @@ class CompletionsModel:
         window = self.capabilities.window
         params = {**self._params, **request.params}
         check_params(request.params)
-        if params and not self._warned and self.capabilities.logprobs != "processed":
-            self._warned = warn_of_raw(params)
+        if params and not self._warned:
+            self._warned = warn_of_logprobs(params, self.capabilities.logprobs)
         prompt_tokens = len(request.prompt_ids)
         room = request.max_tokens if window is None else min(request.max_tokens, window - prompt_tokens)
         if room < 1:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from agentkit_openai import Capabilities, CompletionsModel, capabilities
-from agentkit_openai.capabilities import check_served, shifts_distribution
+from agentkit_openai.capabilities import check_served, shifts_distribution, warn_of_logprobs
 from aiohttp import web
 
 from agentkit.errors import ConfigError, ModelError
@@ -265,3 +265,31 @@ def test_neutral_params_shift_nothing(params: dict[str, Any]) -> None:
 def test_others_do(params: dict[str, Any]) -> None:
     (said,) = shifts_distribution(params)
     assert next(iter(params)) in said
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "said"),
+    [
+        ({"temperature": 0.5}, "raw", "temperature=0.5"),
+        ({"top_k": 20}, "unknown", "top_k=20"),
+        ({"temperature": 0}, "raw", "temperature=0 the likeliest token is taken"),
+        ({"temperature": 0.0}, "processed", "temperature=0 the likeliest token is taken"),
+    ],
+)
+def test_logprobs_of_another_distribution_are_warned_of(
+    params: dict[str, Any], kind: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warn_of_logprobs(params, kind)
+    (record,) = caplog.records
+    assert said in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("params", "kind"),
+    [({"temperature": 1}, "raw"), ({"temperature": 0.5, "top_k": 20}, "processed"), ({"seed": 0}, "unknown")],
+)
+def test_logprobs_of_the_same_distribution_are_not(
+    params: dict[str, Any], kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not warn_of_logprobs(params, kind)
+    assert caplog.records == []
