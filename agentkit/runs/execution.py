@@ -325,9 +325,7 @@ def _meter(info: RunInfo, journal: Journal, *, done_before: int) -> Meter:
 def _count_done(config: RunConfig, journal: Journal) -> tuple[int, bool]:
     """How many rollouts of the tasks' groups are done, and whether replacements are missing, which no group counts."""
     sealed, replaced, size = journal.sealed(), _replaced(journal), config.pool.group_size
-    open_keys = {(each.key.task_id, each.key.index) for each in journal.reader.unfinished()}
-    open_keys |= journal.reader.sealed() - sealed
-    done, owed = 0, any(index >= size for _, index in open_keys)
+    done, owed = 0, False
     for task in config.tasks():
         done += sum((task.id, index) in sealed for index in range(size))
         if task.id in replaced:

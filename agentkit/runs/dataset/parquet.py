@@ -74,6 +74,10 @@ def _opened(path: Path) -> Iterator[Any]:
     except (OSError, arrow.ArrowException) as error:
         raise ConfigError(f"cannot read the dataset {str(path)!r}: {str(error)[:200]}") from error
     with file:
+        names = file.schema_arrow.names
+        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ()
+        if twice:
+            raise ConfigError(f"cannot read the dataset {str(path)!r}: it has the column {twice[0]!r:.80} twice")
         yield file
 
 

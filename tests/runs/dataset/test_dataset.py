@@ -299,6 +299,13 @@ def test_a_damaged_file_is_the_callers_error(tmp_path: Path) -> None:
     assert "cannot read the dataset" in fault(write(tmp_path, {"id": "a"}), format="parquet")
 
 
+def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["x"]), pa.array(["y"])], names=["id", "prompt", "prompt"])
+    pq.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(ConfigError, match="it has the column 'prompt' twice"):
+        list(Dataset(tmp_path / "twice.parquet"))
+
+
 def test_a_pipe_is_no_dataset_that_is_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="no regular file"):
