@@ -1,6 +1,7 @@
 """An agent: a policy and everything it works with, checked when it is composed."""
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -13,6 +14,7 @@ from agentkit.protocols import (
     Budget,
     Env,
     Json,
+    Message,
     MessageModel,
     Model,
     Renderer,
@@ -27,6 +29,8 @@ from agentkit.tools import check_needs
 
 if TYPE_CHECKING:
     from agentkit.actors.rollout import Rollout
+
+logger = logging.getLogger(__name__)
 
 Loop: TypeAlias = "Callable[[Rollout], Awaitable[None]]"
 EnvFactory: TypeAlias = Callable[[], Env]
@@ -87,6 +91,7 @@ class Agent:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"agent.tools has several tools of one name: {', '.join(map(repr, twice))}")
         check_needs(tools, self.env)
+        _check_shown(self.renderer if self.token_level else None, tools)
 
     def _fill(self, name: str, kind: type) -> None:
         if getattr(self, name) is None:
@@ -175,6 +180,18 @@ def _check_calls(agent: Agent) -> None:
 def _takes_two(function: Callable[..., object]) -> bool:
     parameters = inspect.signature(function).parameters.values()
     return len(parameters) >= 2 or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+
+
+def _check_shown(renderer: Renderer | None, tools: Sequence[Tool]) -> None:
+    """A renderer that cannot show these tools says so now, not in every rollout."""
+    if renderer is None or not tools:
+        return
+    try:
+        renderer.prompt([Message("user", "x")], [tool.spec for tool in tools])
+    except ConfigError:
+        raise
+    except Exception as error:  # a template may want more than one word of a user: a rollout will see
+        logger.debug("trying agent.renderer with the agent's tools: %r", error)
 
 
 def _check_env(env: object) -> None:

@@ -5,6 +5,7 @@ import pytest
 from agentkit import Agent, ConfigError
 from agentkit.models import ScriptedModel
 from agentkit.parsing import HermesParser
+from agentkit.testing import FakeTool
 from agentkit.tokens import byte_chatml
 
 
@@ -53,3 +54,29 @@ def test_a_reward_that_takes_too_little_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="graded takes fewer arguments"):
         Agent(ScriptedModel(["Hello."]), reward=graded)
+
+
+class Toolless:
+    """A renderer whose template has no place for tools."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.inner = byte_chatml()
+        self.stop_ids = self.inner.stop_ids
+        self.bridge, self.decode = self.inner.bridge, self.inner.decode
+
+    def prompt(self, messages, tools):
+        if tools:
+            raise self.error
+        return self.inner.prompt(messages, tools)
+
+
+def test_a_renderer_that_cannot_show_the_tools_says_so_when_the_agent_is_composed() -> None:
+    renderer = Toolless(ConfigError("this template shows no tools"))
+    Agent(ScriptedModel(["Hello."]), renderer=renderer)
+    with pytest.raises(ConfigError, match="this template shows no tools"):
+        Agent(ScriptedModel(["Hello."]), renderer=renderer, tools=[FakeTool("work")])
+
+
+def test_a_template_that_wants_more_than_a_word_is_left_to_the_rollouts() -> None:
+    Agent(ScriptedModel(["Hello."]), renderer=Toolless(ValueError("no system message")), tools=[FakeTool("work")])
