@@ -75,8 +75,12 @@ def test_a_renderer_that_cannot_show_the_tools_says_so_when_the_agent_is_compose
     renderer = Toolless(ConfigError("this template shows no tools"))
     Agent(ScriptedModel(["Hello."]), renderer=renderer)
     with pytest.raises(ConfigError, match="this template shows no tools"):
-        Agent(ScriptedModel(["Hello."]), renderer=renderer, tools=[FakeTool("work")])
+        Agent(ScriptedModel(["Hello."]), renderer=renderer, tools=[FakeTool("work", lambda _: None)])
 
 
 def test_a_template_that_wants_more_than_a_word_is_left_to_the_rollouts() -> None:
-    Agent(ScriptedModel(["Hello."]), renderer=Toolless(ValueError("no system message")), tools=[FakeTool("work")])
+    Agent(
+        ScriptedModel(["Hello."]),
+        renderer=Toolless(ValueError("no system message")),
+        tools=[FakeTool("work", lambda _: None)],
+    )
