@@ -16,6 +16,7 @@ from agentkit_openai.faults import Refused
 
 T = TypeVar("T")
 
+_LONGEST_WISH_S = 3600.0  # a server that wishes for more is not waited for, where there is no deadline
 _SECONDS = re.compile(r"\s*\d{1,9}(\.\d{1,9})?\s*")
 
 
@@ -36,7 +37,7 @@ class Backoff:
         """Seconds to wait after try number `attempt` (from 0) failed; None to give up.
 
         `chance` in [0, 1) spreads those who failed together. A server's `retry_after_s` is kept and spread likewise. A
-        wait that would outlast `left_s`, the time to the deadline, is not begun.
+        wait that would outlast `left_s`, the time to the deadline, or an hour, is not begun.
         """
         if attempt >= self.retries:
             return None
@@ -44,7 +45,7 @@ class Backoff:
         wait_s = step_s * (1.0 + chance) / 2.0
         if retry_after_s is not None:
             wait_s = max(wait_s, retry_after_s + step_s * chance / 2.0)
-        return wait_s if wait_s < left_s else None
+        return wait_s if wait_s < min(left_s, _LONGEST_WISH_S) else None
 
 
 def retry_after_s(value: str | None, *, now: float) -> float | None:

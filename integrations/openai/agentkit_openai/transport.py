@@ -66,6 +66,7 @@ class Transport:
         self._connect_s = connect_s
         self._slots = Slots(max_connections)
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"Transport({self._base_url!r})"
@@ -97,7 +98,7 @@ class Transport:
         if self._session is not None:
             raise ConfigError(f"the connection to {self._base_url} is open already: enter a model once, then share it")
         try:
-            asyncio.get_running_loop()
+            self._loop = asyncio.get_running_loop()
         except RuntimeError:
             raise ConfigError(
                 "agentkit_openai works on aiohttp, which runs on asyncio: run the pool with "
@@ -127,6 +128,7 @@ class Transport:
         Cancellation: they are closed all the same.
         """
         session, self._session = self._session, None
+        self._loop = None
         if session is not None:
             with anyio.CancelScope(shield=True):
                 await session.close()
@@ -206,6 +208,11 @@ class Transport:
             raise ConfigError(
                 f"the connection to {self._base_url} is not open: use the model within `async with model:`"
             )
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigError(
+                f"the connection to {self._base_url} was opened in another event loop: enter a model in the loop "
+                "that uses it, each loop one of its own"
+            )
         where = f"{method} {url}"
         try:
             response = await self._send(session, method, url, body, headers)
@@ -269,6 +276,11 @@ class Transport:
         if not isinstance(error, aiohttp.ClientError | OSError | TimeoutError):
             return error
         said = plain(str(error), secrets=self._secrets)
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):  # trying again does not mend it
+            return ConfigError(
+                f"{where}: the server's certificate is not trusted: {said}; where its authority is your own, name the "
+                "file of that authority in the environment variable SSL_CERT_FILE"
+            )
         return ModelError(f"{where}: {type(error).__name__}: {said or 'the connection broke'}", retryable=True)
 
     def shown(self, error: BaseException) -> BaseException | None:

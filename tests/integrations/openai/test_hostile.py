@@ -3,10 +3,13 @@
 import asyncio
 import json
 import math
+import shutil
+import ssl
 import traceback
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -253,6 +256,43 @@ async def test_a_name_that_is_not_found_in_time_is_an_error(monkeypatch: pytest.
         with anyio.fail_after(20), pytest.raises(ModelError, match="Timeout") as caught:
             await transport.get("models")
         assert caught.value.retryable
+
+
+@pytest.fixture
+async def self_signed(tmp_path: Path) -> AsyncIterator[str]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate")
+    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    await anyio.run_process([*command, "-keyout", key, "-out", certificate])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+
+
+@both
+async def test_a_certificate_that_is_not_trusted_is_not_waited_for(self_signed: str, kind: Kind) -> None:
+    with anyio.fail_after(20), pytest.raises(ConfigError, match="SSL_CERT_FILE"):
+        async with kind(self_signed, "tiny", startup_s=3600):
+            pass
+
+
+async def test_another_loop_than_the_one_it_was_opened_in_is_told_so(raw: Raw) -> None:
+    async def act(writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE + said("hello", "stop"))
+        await writer.drain()
+
+    url, _ = await raw(act)
+    async with ChatModel(url, "tiny") as model:
+        with pytest.raises(ConfigError, match="another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(sample(model)))
+        assert await sample(model) == (FinishReason.STOP, ["hello"])
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".com"])

@@ -2,6 +2,7 @@
 
 import math
 from email.utils import formatdate
+from functools import partial
 
 import anyio
 import pytest
@@ -29,7 +30,14 @@ def test_a_wait_is_bounded_and_ends_before_the_deadline(
         assert wait_s >= (wish or 0.0)
         assert wait_s <= max(step_s, (wish or 0.0) + step_s)
     else:
-        assert attempt >= 1000 or left_s <= max(step_s, (wish or 0.0) + step_s)
+        assert attempt >= 1000 or min(left_s, 3600.0) <= max(step_s, (wish or 0.0) + step_s)
+
+
+def test_a_wish_for_more_than_an_hour_is_not_kept() -> None:
+    """Without a deadline it would be waited for."""
+    wait = partial(Backoff().wait_s, 0, chance=0.0, left_s=math.inf)
+    assert wait(retry_after_s=3000.0) == 3000.0
+    assert wait(retry_after_s=1e9) is None
 
 
 def test_those_who_failed_together_do_not_come_back_together() -> None:
