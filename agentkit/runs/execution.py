@@ -166,6 +166,9 @@ class _Sitting:
         on_begin: Callable[[RunFolder], None] | None,
         on_progress: OnProgress | None,
     ) -> None:
+        given: object = config
+        if not isinstance(given, RunConfig):
+            raise ConfigError(f"a run needs a RunConfig, found {type(given).__name__}: load_config(path) makes one")
         self._config = config
         self._stop = stop
         self._on_begin = on_begin

@@ -11,6 +11,7 @@ import pytest
 
 from agentkit import ConfigError
 from agentkit.cli import main
+from agentkit.runs import load_config
 from agentkit.runs.init import write_project
 
 FILES = ["README.md", "agent.py", "run.yaml", "tasks.jsonl", "test_agent.py"]
@@ -127,3 +128,12 @@ def test_what_is_written_is_clean_python_and_json(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     ids = [json.loads(line)["id"] for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
     assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("name", ["123", "1e5", "true", "Null", "a.b-c_1", "2024-01-01"])
+def test_whatever_it_is_called_the_run_can_be_read(tmp_path: Path, name: str) -> None:
+    write_project(tmp_path / name)
+    assert (
+        load_config(tmp_path / name / "run.yaml", changes=["model={use: scripted-chat, script: [x]}", "agent={}"]).name
+        == name
+    )

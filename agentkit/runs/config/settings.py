@@ -13,7 +13,7 @@ from agentkit.errors import ConfigError
 from agentkit.journal import Codec
 from agentkit.protocols import Task
 from agentkit.runs.config.overrides import KEPT_AGENTS, OVERRIDABLE, OverriddenAgents, digest_of
-from agentkit.runs.config.problems import Problems, nearest, spell
+from agentkit.runs.config.problems import Problems, nearest, shown, spell
 from agentkit.runs.config.sections import AGENT_FIELDS
 from agentkit.runs.config.shown import as_yaml, plain_tree, tree_of_agent, tree_of_source
 from agentkit.runs.config.source import Source
@@ -76,6 +76,7 @@ class RunConfig:
     _agents: OverriddenAgents = field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
+        self._check_kinds()
         for name in self.overridable:
             if name not in OVERRIDABLE:
                 fixed = name in AGENT_FIELDS or name == "model"
@@ -83,6 +84,16 @@ class RunConfig:
                 raise ConfigError(f"run.overridable cannot have {name!r}: {hint}")
         agents = OverriddenAgents(self.agent, self.overridable, self._source)
         object.__setattr__(self, "_agents", agents)  # frozen, and still being made
+
+    def _check_kinds(self) -> None:
+        found: Mapping[str, object] = {name: getattr(self, name) for name in ("name", "agent", "pool", "logs")}
+        for name, kind in (("name", str), ("agent", Agent), ("pool", PoolLimits), ("logs", LogSettings)):
+            if not isinstance(found[name], kind):
+                raise ConfigError(f"run.{name} must be of the class {kind.__name__}, found {shown(found[name])}")
+        tasks: Sequence[object] = () if isinstance(self.dataset, Dataset) else self.dataset
+        for number, task in enumerate(tasks):
+            if not isinstance(task, Task):
+                raise ConfigError(f"run.dataset[{number}] must be a Task, found {shown(task)}: Task('id', 'prompt')")
 
     @property
     def spells_out_secrets(self) -> bool:

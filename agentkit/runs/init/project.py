@@ -45,6 +45,8 @@ def _text(file: str, name: str) -> str:
     template = files("agentkit.runs.init") / "template"
     tasks = (template / "tasks.jsonl.tmpl").read_text(encoding="utf-8").count("\n")
     text = (template / _TEMPLATES[file]).read_text(encoding="utf-8")
+    if file == "run.yaml" and (name[0].isdigit() or name.lower() in ("true", "false", "null")):
+        name = f'"{name}"'  # else YAML takes it for something else than text
     return text.replace("__NAME__", name).replace("__TASKS__", str(tasks))
 
 

@@ -504,3 +504,29 @@ def test_however_often_it_is_stopped_a_run_makes_each_rollout_once(
     anyio.run(main, backend=name, backend_options=options)
     assert sealed(path) == {(f"t{n}", index): ExitReason.FINISHED for n in range(count) for index in range(group_size)}
     assert not world.open
+
+
+@pytest.mark.parametrize("begin", [execute, resume])
+async def test_what_is_no_config_is_said_to_be_none(tmp_path: Path, begin) -> None:
+    await run(config_of(tasks=TASKS[:1]), tmp_path / "a")
+    with pytest.raises(ConfigError, match="a run needs a RunConfig, found str: load_config"):
+        await begin("run.yaml", tmp_path / ("b" if begin is execute else "a"))
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": 5}, "run.name must be of the class str, found the number 5"),
+        ({"agent": "react"}, "run.agent must be of the class Agent, found the text 'react'"),
+        (
+            {"pool": {"max_rollouts": 3}},
+            "run.pool must be of the class PoolLimits, found a mapping with 'max_rollouts'",
+        ),
+        ({"logs": None}, "run.logs must be of the class LogSettings, found null"),
+        ({"dataset": [TASKS[0], "Go."]}, r"run.dataset\[1\] must be a Task, found the text 'Go.'"),
+    ],
+)
+def test_a_config_that_is_made_of_other_things_is_told(change: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        evolve(config_of(), **change)
