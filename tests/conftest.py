@@ -1,6 +1,7 @@
 """Both loops on virtual time for every async test; real time for those marked `slow`."""
 
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,3 +22,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> object:
     if any(request.node.get_closest_marker(mark) is not None for mark in ("slow", "servers")):
         return request.param
     return virtual_asyncio() if request.param == "asyncio" else virtual_trio()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """What hypothesis made up may hold lone surrogates, which a worker could not send to who started it."""
+    return sendable((yield))
+
+
+def sendable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(sendable, value))
+    return value
