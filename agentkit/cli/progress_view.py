@@ -5,7 +5,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from select import POLLOUT, poll
 from threading import RLock
 from typing import TextIO, cast
 
@@ -16,6 +18,7 @@ from agentkit.runs import Progress, StopLevel
 REDRAW_S = 0.2
 LINE_S = 30.0
 
+_PATIENCE_S = 0.1
 _CLEAR = "\r\x1b[K"
 
 
@@ -59,7 +62,8 @@ def duration(seconds: float) -> str:
 class ProgressView:
     """Shows progress on a stream. Whoever else writes there writes to `ProgressView.stream`, from any thread.
 
-    Where the stream is closed, broken or full, nothing more is shown, and nobody hears of it: the run matters.
+    Where the stream is closed, broken or full, nothing more is shown, and nobody hears of it: the run matters. Where
+    nobody reads it, or the terminal is held by Ctrl-S, what the event loop has to say is left out; logs wait.
     """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic, quiet: bool = False) -> None:
@@ -97,23 +101,40 @@ class ProgressView:
             return
         # one column stays free: some terminals wrap a line that fills the last one
         line = render_progress(progress, max(8, shutil.get_terminal_size((80, 24)).columns - 1))
-        with self._lock:
-            if line != self._drawn:
+        with self._turn(0.0) as taken:  # it comes again
+            if taken and line != self._drawn:
                 self._write(_CLEAR + line)
                 self._drawn = line
 
     def say(self, text: str) -> None:
-        """Write lines of their own, above the progress."""
+        """Write lines of their own, above the progress; without waiting for whoever reads them."""
+        with self._turn() as taken:
+            if taken:
+                self.say_in_time(text)
+
+    def say_in_time(self, text: str) -> None:
+        """As `say`, but waits until they are taken: for a thread that has time."""
         with self._lock:
             drawn = self._drawn
             self._write((_CLEAR if drawn else "") + text.removesuffix("\n") + "\n" + drawn)
 
     def close(self) -> None:
         """Leave the line as it is and go on below it."""
-        with self._lock:
-            if self._drawn:
+        with self._turn() as taken:
+            if taken and self._drawn:
                 self._write("\n")
                 self._drawn = ""
+
+    @contextmanager
+    def _turn(self, patience_s: float = _PATIENCE_S) -> Iterator[bool]:
+        """Holds the lock inside, if that is to be had soon and a line is taken at once: the loop must not wait."""
+        if not self._lock.acquire(timeout=patience_s):
+            yield False
+            return
+        try:
+            yield self._lost or _takes_a_line(self._stream)
+        finally:
+            self._lock.release()
 
     def _tell_stopping(self, progress: Progress) -> None:
         live = f"{progress.live} rollout{'' if progress.live == 1 else 's'}"
@@ -144,8 +165,18 @@ class _Above(io.TextIOBase):
     def write(self, text: str, /) -> int:
         whole, newline, self._half = (self._half + text).rpartition("\n")
         if newline:
-            self._view.say(whole)
+            self._view.say_in_time(whole)
         return len(text)
+
+
+def _takes_a_line(stream: TextIO) -> bool:
+    """Whether a short text can be written without waiting."""
+    try:
+        waiting = poll()
+        waiting.register(stream.fileno(), POLLOUT)
+        return bool(waiting.poll(0))
+    except (OSError, ValueError):  # it has no number, or is closed: writing will tell
+        return True
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,12 @@
 """Progress on a terminal and without one: what fits, nothing hostile, and no line drawn over another."""
 
+import contextlib
 import io
+import itertools
+import os
+import select
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -172,3 +177,47 @@ def test_where_nothing_more_can_be_shown_nothing_fails(error: Exception) -> None
     print("a line of a log", file=view.stream)
     view.close()
     assert len(tries) == 1, "it is left alone"
+
+
+@pytest.mark.slow
+def test_a_reader_who_does_not_read_holds_up_nobody_but_the_logs() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "w") as stream:
+        now = itertools.count(step=100)
+        view = ProgressView(stream, clock=lambda: next(now))
+        log = threading.Thread(target=lambda: print("x" * 200_000, file=view.stream), daemon=True)
+        log.start()
+        while select.select([], [writing], [], 0)[1]:  # until the pipe is full, and the log waits inside
+            time.sleep(0.01)
+        start = time.monotonic()
+        for _ in range(20):
+            view.show(progress())
+        view.say("hello")
+        view.close()
+        assert time.monotonic() - start < 5
+        assert log.is_alive()
+        got = b""
+        while b"\n" not in got:
+            got += os.read(reading, 65536)
+        log.join(10)
+        assert got == b"x" * 200_000 + b"\n", "what could not be shown was left out"
+        view.say("after")
+        assert os.read(reading, 100) == b"after\n"
+
+
+@pytest.mark.slow
+def test_a_full_pipe_is_not_waited_for() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "w") as stream:
+        view = ProgressView(stream)
+        caller = threading.Thread(target=view.say, args=("hello",), daemon=True)
+        caller.start()
+        caller.join(10)
+        alive = caller.is_alive()
+        os.read(reading, 65536)
+        assert not alive
