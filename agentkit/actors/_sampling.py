@@ -11,7 +11,7 @@ from agentkit.actors._guard import Abandoned
 from agentkit.actors._policy import Generation, Policy
 from agentkit.actors._record import OpenTurn, Record
 from agentkit.actors.permits import FairPermits
-from agentkit.errors import ContextOverflow, InvariantError, ModelError, RolloutEnded
+from agentkit.errors import ConfigError, ContextOverflow, InvariantError, ModelError, RolloutEnded
 from agentkit.protocols import Action, Blame, ExitReason, Finish, FinishReason, Message
 
 _RETRY_S = 0.5  # before the first new try at a generation; doubled each time
@@ -119,8 +119,7 @@ class Sampler:
                     record.open_turn = turn
                     record.history.append(generation.said(turn.action, finish))
         if fault is not None:
-            overflow = isinstance(fault, ContextOverflow)
-            raise self._end(ExitReason.TOKEN_LIMIT if overflow else ExitReason.MODEL_ERROR, fault) from fault
+            raise self._end(_exit_reason(fault), fault) from fault
         if finish is None:
             if not bounds.interrupted:
                 raise self._end(ExitReason.GENERATION_TIMEOUT, None)
@@ -142,3 +141,10 @@ class Sampler:
                     raise
             await anyio.sleep(_RETRY_S * 2**attempt)
         raise InvariantError("the tries have no end")
+
+
+def _exit_reason(fault: Exception) -> ExitReason:
+    """Of a generation that failed. What the caller must mend is not tried again: another attempt would do no better."""
+    if isinstance(fault, ContextOverflow):
+        return ExitReason.TOKEN_LIMIT
+    return ExitReason.INTERNAL_ERROR if isinstance(fault, ConfigError) else ExitReason.MODEL_ERROR

@@ -90,6 +90,7 @@ def render_report(found: Report, *, color: bool = False, width: int | None = Non
         ("exit reason", "blame", "rollouts", "solved"),
         [(each.exit_reason, each.blame or "-", str(each.count), str(each.solved)) for each in found.endings],
     )
+    page.counts("errors", found.errors)
     page.counts("grades", found.grades)
     page.counts("outcomes", found.outcomes)
     page.table(

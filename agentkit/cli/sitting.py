@@ -24,6 +24,7 @@ from agentkit.logs import Redactor, configure, environment_secrets
 from agentkit.runs import NotBegun, OnProgress, Progress, RunConfig, RunFolder, RunResult, SittingEnd, Stop
 
 INTERRUPTED = 130
+_CAUSES = 3
 
 EXIT_CODES = """\
 exit status: 0 every rollout of the run is sealed; 1 an error; 2 wrong usage; 130 interrupted, and the run can be
@@ -140,7 +141,7 @@ def _opening(config: RunConfig, folder: RunFolder) -> str:
 def closing(result: RunResult) -> str:
     """What became of a run, in a few lines."""
     progress, path = result.progress, result.folder
-    lines = [_count(progress)]
+    lines = [_count(progress), *_causes(progress)]
     lines += [f"left behind: {escape(name)}" for name in result.stuck[:10]]
     if len(result.stuck) > 10:
         lines.append(f"left behind: {len(result.stuck) - 10} more")
@@ -150,6 +151,13 @@ def closing(result: RunResult) -> str:
         why = "cancelled" if result.why is SittingEnd.CANCELLED else "stopped"
         lines.append(f"The run was {why}. Go on with it: {resume_line(path)}")
     return "\n".join(lines)
+
+
+def _causes(progress: Progress) -> list[str]:
+    """What failed most often, a line each."""
+    ordered = sorted(progress.causes.items(), key=lambda each: (-each[1], each[0]))
+    lines = [f"  {count} × {escape(cause)}" for cause, count in ordered[:_CAUSES]]
+    return [*lines, f"  and {len(ordered) - _CAUSES} other errors"] if len(ordered) > _CAUSES else lines
 
 
 def _count(progress: Progress) -> str:

@@ -259,7 +259,7 @@ class _Sitting:
         folder.write_info(info)
         if self._on_begin is not None:
             self._on_begin(folder)
-        meter = self._meter = _meter(info, journal, done_before=done_before)
+        meter = self._meter = _meter(info, journal, done_before=done_before, redact=Redactor(config.secrets))
         pool = Pool(
             config.agent,
             agent_of=config.agent_of,
@@ -319,10 +319,10 @@ class _Sitting:
             logger.warning("progress is shown no longer", exc_info=True)
 
 
-def _meter(info: RunInfo, journal: Journal, *, done_before: int) -> Meter:
+def _meter(info: RunInfo, journal: Journal, *, done_before: int, redact: Callable[[str], str] = str) -> Meter:
     sealed = journal.sealed()
     before = (each for each in journal.reader.summaries() if (each.key.task_id, each.key.index) in sealed)
-    return Meter(info.expected, group_size=info.group_size, done_before=done_before, before=before)
+    return Meter(info.expected, group_size=info.group_size, done_before=done_before, before=before, redact=redact)
 
 
 def _count_done(config: RunConfig, journal: Journal) -> tuple[int, bool]:

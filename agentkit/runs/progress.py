@@ -1,7 +1,7 @@
 """How far a run is: a sink that counts what passes through it, and a value that says so."""
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import anyio
 from attrs import field, frozen
@@ -9,6 +9,7 @@ from attrs import field, frozen
 from agentkit.actors.pool import Resumable
 from agentkit.journal import Summary
 from agentkit.protocols import Blame, ChainDelta, ExitReason, RolloutKey, Sink, Trajectory, Turn
+from agentkit.runs.causes import causes, count_causes
 from agentkit.runs.stop import StopLevel
 
 _WINDOW_S = 30.0
@@ -42,6 +43,8 @@ class Progress:
     oldest: tuple[RolloutKey, float] | None = None
     """The rollout that has been under way longest, and for how many seconds."""
     stopping: StopLevel = StopLevel.GO_ON
+    causes: Mapping[str, int] = field(factory=dict)
+    """What was raised in this sitting and ended rollouts or kept them from a score: one line each, and how often."""
 
     @property
     def mean_score(self) -> float | None:
@@ -68,12 +71,20 @@ class Meter:
     """Counts what becomes of the rollouts of one sitting."""
 
     def __init__(
-        self, expected: int | None, *, group_size: int = 1, done_before: int = 0, before: Iterable[Summary] = ()
+        self,
+        expected: int | None,
+        *,
+        group_size: int = 1,
+        done_before: int = 0,
+        before: Iterable[Summary] = (),
+        redact: Callable[[str], str] = str,
     ) -> None:
         self.expected = expected
         self._group_size = group_size
         self.stopping = StopLevel.GO_ON
         self._reasons: Counter[ExitReason] = Counter()
+        self._causes: Counter[str] = Counter()
+        self._redact = redact
         self._graded, self._score_sum = 0, 0.0
         for summary in before:
             self._count(summary.exit_reason, summary.score)
@@ -100,6 +111,7 @@ class Meter:
         )
         self._done += trajectory.key.index < self._group_size and not cut_short
         self._count(trajectory.exit_reason, trajectory.score)
+        count_causes(self._causes, causes(trajectory, redact=self._redact))
 
     def read(self) -> Progress:
         """How far the run is now."""
@@ -127,6 +139,7 @@ class Meter:
             tokens_per_s=(self._sampled - sampled) / span,
             oldest=None if oldest is None else (oldest[0], now - oldest[1]),
             stopping=self.stopping,
+            causes=dict(self._causes),
         )
 
     def _count(self, reason: ExitReason, score: float | None) -> None:

@@ -196,6 +196,7 @@ async def test_a_dead_env_skips_the_other_calls_and_has_no_score() -> None:
         (ContextOverflow("full"), ExitReason.TOKEN_LIMIT),
         (ModelError("refused"), ExitReason.MODEL_ERROR),
         (ZeroDivisionError("oops"), ExitReason.MODEL_ERROR),
+        (ConfigError("wrong"), ExitReason.INTERNAL_ERROR),
     ],
 )
 async def test_what_a_model_raises_ends_its_rollout(error, reason) -> None:
@@ -207,6 +208,16 @@ async def test_what_a_model_raises_ends_its_rollout(error, reason) -> None:
     assert trajectory.exit_reason is reason
     assert type(error).__name__ in trajectory.error
     assert trajectory.turns == ()
+
+
+async def test_a_setting_that_a_model_refuses_is_not_tried_again() -> None:
+    class Refusing(ScriptedModel):
+        async def sample_tokens(self, request, emit):
+            raise ConfigError("params['max_tokens'] is set by the budget")
+
+    trajectory = await Agent(Refusing(["x"])).run("Go.")
+    assert (trajectory.exit_reason, trajectory.outcome) == (ExitReason.INTERNAL_ERROR, "drop")
+    assert trajectory.attempts == ()
 
 
 async def test_a_retryable_model_error_is_retried_unless_something_was_sampled() -> None:

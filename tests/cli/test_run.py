@@ -91,6 +91,25 @@ def test_a_file_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.slow
+def test_a_run_that_fails_all_over_says_why_without_the_secrets_of_the_run(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADER", "xylophone-banana")
+    (project / "broken.py").write_text(
+        "import attrs\n@attrs.frozen\nclass Broken:\n    key: str\n    async def __call__(self, trajectory, env):\n"
+        "        raise OSError(f'no grader at {self.key}\x1b[2J')\n"
+    )
+    text = YAML + 'agent: {reward: {use: "broken:Broken", key: "${GRADER}"}}\n'
+    (project / "run.yaml").write_text(text)
+    assert main(["run", "run.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert "10 finished\n  10 × reward: OSError: no grader at [redacted]\\x1b[2J\n" in out
+    assert main(["report", "runs/hello-1"]) == 0
+    assert "reward: OSError: no grader at [redacted]\\x1b[2J  10\n" in capsys.readouterr().out
+    assert "xylophone" not in out + err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_run_is_kept_with_its_config_and_its_changes(
     project: Path, capsys: pytest.CaptureFixture[str], backend: str, monkeypatch: pytest.MonkeyPatch

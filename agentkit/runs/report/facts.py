@@ -17,6 +17,7 @@ from agentkit.protocols import (
     SpanKind,
     Trajectory,
 )
+from agentkit.runs.causes import causes, count_causes
 from agentkit.runs.folder import RunFolder
 from agentkit.runs.info import RunInfo
 
@@ -74,6 +75,8 @@ class Facts:
     given_up: Mapping[str, int] = field(factory=dict)
     """Attempts that were retried, by exit reason."""
     stuck: Mapping[str, int] = field(factory=dict)
+    errors: Mapping[str, int] = field(factory=dict)
+    """What was raised and ended rollouts or kept them from a score, a line each."""
 
     @property
     def wall_s(self) -> float | None:
@@ -104,6 +107,7 @@ def read_facts(run: "str | os.PathLike[str]") -> Facts:
         faults=counts.faults,
         given_up=counts.given_up,
         stuck=counts.stuck,
+        errors=counts.errors,
     )
 
 
@@ -115,6 +119,7 @@ class _Counts:
         self.faults: Counter[str] = Counter()
         self.given_up: Counter[str] = Counter()
         self.stuck: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
         self._task_ids: dict[str, str] = {}
 
     def add(self, trajectory: Trajectory) -> RolloutFacts:
@@ -122,6 +127,7 @@ class _Counts:
         wrong = sum(self._turns(each) for each in family)
         for attempt in trajectory.attempts:
             self.given_up[attempt.exit_reason.value] += 1
+        count_causes(self.errors, causes(trajectory))
         for each in family:
             for name in each.stuck:
                 self.stuck[self._room(self.stuck, name.replace(str(each.key), "..."))] += 1

@@ -227,6 +227,7 @@ def _faults(report: Report) -> str:
     said = f"<p>{report.format_error_turns} of {turns} turns{share} with a call that could not run</p>"
     parts = [f"<h2>What went wrong</h2>{said}"]
     for title, counts in (
+        ("errors", report.errors),
         ("malformed calls", report.faults),
         ("attempts given up and retried", report.given_up),
         ("stuck code, abandoned", report.stuck),

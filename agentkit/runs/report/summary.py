@@ -86,6 +86,7 @@ def summarise(facts: Facts, *, success: float = 1.0, seed: int = 0, level: float
         retried=sum(each.retries > 0 for each in facts.rollouts),
         given_up=_sorted(facts.given_up),
         stuck=_sorted(facts.stuck),
+        errors=_sorted(facts.errors),
         groups=_groups(tasks, success),
         slowest=_notable(facts.rollouts, lambda each: each.total_s),
         longest=_notable(facts.rollouts, lambda each: each.tokens),

@@ -141,6 +141,8 @@ class Report:
     retried: int
     given_up: Mapping[str, int]
     stuck: Mapping[str, int]
+    errors: Mapping[str, int]
+    """What was raised and ended rollouts or kept them from a score: one line each, and how often."""
     groups: Groups
     slowest: tuple[Notable, ...]
     longest: tuple[Notable, ...]

@@ -51,6 +51,7 @@ def named(facts: Make, name: str) -> Report:
             faults={name: 2},
             given_up={name: 1},
             stuck={name: 1},
+            errors={name: 1},
         )
     )
 

@@ -193,6 +193,11 @@ def test_a_real_run_adds_up(real_run: Path) -> None:
         if turn.action.faults or any(o.status is ObservationStatus.FORMAT_ERROR for o in turn.observations)
     ]
     assert found.format_error_turns == len(wrong) > len([turn for turn in turns if turn.action.faults]) > 0
+    assert sum(found.errors.values()) == sum(
+        bool(each.error) + (each.grade is not None and each.grade.status in ("error", "timeout"))
+        for each in trajectories
+    )
+    assert any("ModelError" in error for error in found.errors)
     assert sum(found.given_up.values()) == sum(len(each.attempts) for each in trajectories) > 0
     stages = {stage.name: stage for stage in found.stages}
     assert stages["tools"].total_s == pytest.approx(sum(each.timings.tool_s for each in trajectories))
