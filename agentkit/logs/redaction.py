@@ -92,22 +92,22 @@ _PEM_BODY = _lazily(r"(?:[A-Za-z0-9+/=]|\s|\\[nr]){0,20000}")
 def _without_private_keys(text: str) -> str:
     kept: list[str] = []
     at = 0
-    opened: int | None = None
+    opened: list[re.Match[str]] = []
     for mark in _PEM().finditer(text):
         if mark[1] == "END":
-            start = at if opened is None else opened
-            if opened is None:  # its beginning was cut off: what precedes it may be key
+            start = opened[0].start() if opened else at
+            if not opened:  # its beginning was cut off: what precedes it may be key
                 lines = text[max(at, mark.start() - 20_000) : mark.start()]
                 start = mark.start() - len(lines) + _last_text(lines)
             kept += [text[at:start], MASK]
-            at, opened = mark.end(), None
-        elif opened is None:
-            opened = mark.start()
-    if opened is not None:  # its end was cut off
-        kept += [text[at:opened], MASK]
-        header = _PEM().match(text, opened)
-        body = _PEM_BODY().match(text, opened if header is None else header.end())
-        at = opened if body is None else body.end()
+            at = mark.end()
+            opened.clear()
+        else:
+            opened.append(mark)
+    for mark in opened:  # their ends were cut off
+        kept += [text[at : mark.start()], MASK]
+        body = _PEM_BODY().match(text, mark.end())
+        at = mark.end() if body is None else body.end()
     kept.append(text[at:])
     return "".join(kept)
 

@@ -101,6 +101,12 @@ def test_no_part_of_a_header_with_quotes_in_it_is_left(name: str) -> None:
     assert said == name + MASK
 
 
+def test_no_private_key_of_several_that_were_cut_is_left() -> None:
+    cut = PEM.partition("\n-----END")[0]
+    said = redact(f"tried {cut} [...]\nand {cut} [...]\nand {cut}")
+    assert said == f"tried {MASK}[...]\nand {MASK}[...]\nand {MASK}"
+
+
 def test_a_key_in_the_place_of_a_name_is_hidden_too() -> None:
     said = redact("https://0123456789abcdef0123:x-oauth-basic@github.com/a/b")
     assert said == f"https://{MASK}:{MASK}@github.com/a/b"

@@ -219,8 +219,8 @@ class Transport:
         except Exception as error:
             raise self.lost(error, where=where) from self.shown(error)
         if response.status == 200:
-            packed = response.headers.get("Content-Encoding", "identity")
-            if packed == "identity":
+            packed = response.headers.get("Content-Encoding", "")
+            if packed.lower() in ("", "identity"):
                 return response
             response.close()
             raise ModelError(

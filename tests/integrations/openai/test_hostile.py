@@ -232,6 +232,18 @@ async def test_a_packed_answer_is_refused_once_and_explained(raw: Raw, kind: Kin
     assert len(server.heads) == 1
 
 
+@pytest.mark.parametrize("name", ["Identity", ""])
+async def test_an_answer_that_is_said_not_to_be_packed_is_read(raw: Raw, name: str) -> None:
+    async def act(writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE.replace(b"Connection", f"Content-Encoding: {name}\r\nConnection".encode()))
+        writer.write(said("hello", "stop"))
+        await writer.drain()
+
+    url, _ = await raw(act)
+    async with ChatModel(url, "tiny") as model:
+        assert await sample(model) == (FinishReason.STOP, ["hello"])
+
+
 async def test_a_header_is_sent_once_however_its_name_is_written(raw: Raw) -> None:
     async def act(writer: asyncio.StreamWriter) -> None:
         writer.write(SSE + said("hello", "stop"))
