@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
     here = Path(args.folder).resolve() == Path.cwd()
     print("\nNext:" if here else f"\nNext: cd {shlex.quote(args.folder)}, then")
     print("  agentkit run run.yaml")
-    print("  pytest")
+    print("  pytest                    (its tests; needs the extra `testing`)")
     return 0

@@ -109,7 +109,7 @@ def sit(args: argparse.Namespace, config: RunConfig, start: Start) -> int:
             if begun:
                 view.say(f"The run can be resumed: {resume_line(begun[0].path)}")
             if isinstance(error, AgentkitError):
-                raise AgentkitError(redactor(str(error))) from None
+                raise AgentkitError(redactor(config.hide_variables(str(error)))) from None
             view.say(escape(redactor(traceback.format_exc()), lines=True))
             return 1
         finally:

@@ -14,7 +14,7 @@ from agentkit.cli import main
 from agentkit.runs import load_config
 from agentkit.runs.init import write_project
 
-FILES = ["README.md", "agent.py", "run.yaml", "tasks.jsonl", "test_agent.py"]
+FILES = ["README.md", "agent.py", "pytest.ini", "run.yaml", "tasks.jsonl", "test_agent.py"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -81,6 +81,9 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_project_passes_its_tests_runs_and_can_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(  # as in a checkout of agentkit, where the first try is likely made
+        "[tool.pytest.ini_options]\naddopts = '--strict-config --import-mode=importlib'\nunheard_of = 1\n"
+    )
     folder = tmp_path / "shop"
     write_project(folder)
     tested = python(folder, "pytest", "-q", "-p", "no:cacheprovider")

@@ -343,6 +343,22 @@ def test_a_path_that_cannot_be_is_one_line(project: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
+def test_what_a_variable_holds_is_told_by_its_name(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_URL", "http://10.9.8.7:8000/v1")
+    (project / "afar.py").write_text(
+        "from agentkit import ModelError\nfrom agentkit.models import ScriptedMessageModel\n\n\n"
+        "class Model(ScriptedMessageModel):\n"
+        "    def __init__(self, url: str) -> None:\n        super().__init__(['x'])\n        self.url = url\n\n"
+        "    async def __aenter__(self):\n        raise ModelError(f'no server at {self.url}/models')\n\n"
+        "    async def __aexit__(self, *_):\n        pass\n"
+    )
+    assert main(["run", "run.yaml", "--set", 'model={use: "afar:Model", url: "${MODEL_URL}"}']) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "agentkit: no server at ${MODEL_URL}/models"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["ModelError", "ValueError"])
 @pytest.mark.parametrize("when", ["__aenter__", "__aexit__"])
 def test_no_secret_is_shown_where_a_model_fails_to_open_or_close(project: Path, error: str, when: str) -> None:

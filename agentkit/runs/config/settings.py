@@ -177,9 +177,16 @@ class RunConfig:
         tree["agent"] = tree_of_agent(self.agent, defaults=defaults)
         return as_yaml({**tree, **{name: plain_tree(value) for name, value in sections.items()}})
 
+    def hide_variables(self, text: str) -> str:
+        """`text` with the value of each variable replaced by `${NAME}`, which says more than that it was hidden.
+
+        Only values as they are: a `Redactor` of `secrets` then finds them encoded, too.
+        """
+        return hide_in(text, self._source.secrets) if self._source is not None else text
+
     def _told(self, error: Problems) -> str:
         told = "; ".join(f"{spell(('overrides', *problem.path))} {problem.text}" for problem in error.problems)
-        return hide_in(told, self._source.secrets) if self._source is not None else told
+        return self.hide_variables(told)
 
 
 def _short(dataset: Dataset | tuple[Task, ...]) -> str:

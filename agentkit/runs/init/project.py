@@ -10,6 +10,7 @@ from agentkit.errors import ConfigError
 _TEMPLATES = {
     "README.md": "README.md.tmpl",
     "agent.py": "agent.py.tmpl",
+    "pytest.ini": "pytest.ini.tmpl",
     "run.yaml": "run.yaml.tmpl",
     "tasks.jsonl": "tasks.jsonl.tmpl",
     "test_agent.py": "agent_test.py.tmpl",  # no name that is taken for a test of agentkit's own
