@@ -79,7 +79,7 @@ class OverriddenAgents:
         Raises:
             Problems: all there are.
         """
-        self._sections.check_agent(self._merged(overrides))
+        self._merged(overrides)
 
     def make(self, overrides: object) -> Agent:
         """The agent with `overrides`, the same one for equal overrides.
@@ -98,26 +98,36 @@ class OverriddenAgents:
 
     def _build(self, overrides: object) -> Agent:
         merged = self._merged(overrides)
-        self._sections.check_agent(merged)
         parts = self._sections.make_parts(merged)
         parts |= {name: _default(name) for name in set(_names(overrides)) - set(parts)}
         model_parts = {each.name: getattr(self._base, each.name) for each in attrs.fields(Agent)}
         return self._sections.make_agent(model_parts.pop("model"), {**model_parts, **parts})
 
     def _merged(self, overrides: object) -> dict[str, object]:
-        """What the overridden fields of the agent section say together with the overrides; the others are left out."""
+        """What the overridden fields of the agent section say together with the overrides; the others are left out.
+
+        Raises:
+            Problems: all there are with it, but for those that only making it would show.
+        """
         if not isinstance(overrides, Mapping):
             raise Problems.one(f"must be a mapping with fields of the agent, found {shown(overrides)}")
-        problems = [Problem((str(name),), text) for name in overrides if (text := self._refusal(name))]
-        if problems:
-            raise Problems(problems)
+        refused = {name: text for name in overrides if (text := self._refusal(name))}
+        problems = [Problem((str(name),), text) for name, text in refused.items()]
         merged: dict[str, object] = {}
         for name, over in overrides.items():
+            if name in refused:
+                continue
             under = self._tree.get(name)
             if name in COMPONENTS and isinstance(under, str) and isinstance(over, Mapping) and "use" not in over:
                 under = {"use": under}
             value = merge({name: under}, {name: over})
             merged |= value if isinstance(value, dict) else {}
+        try:
+            self._sections.check_agent(merged)
+        except Problems as error:
+            problems += error.problems
+        if problems:
+            raise Problems(problems)
         return merged
 
     def _refusal(self, name: object) -> str | None:

@@ -169,6 +169,19 @@ def test_what_is_wrong_with_overrides_is_told_by_task_and_path(project, override
     assert text in said
 
 
+def test_all_that_is_wrong_with_overrides_is_told_at_once(project) -> None:
+    wrong = {"tool": [], "model": "x", "budget": {"max_turn": 3, "tool_s": "x"}, "env": "nope"}
+    said = told(project.load(CONFIG), wrong)
+    for line in (
+        "overrides.tool is unknown: did you mean 'tools'?",
+        "overrides.model cannot differ from task to task",
+        "overrides.budget.max_turn is unknown: did you mean 'max_turns'?",
+        "overrides.budget.tool_s must be a number, found the text 'x'",
+        "overrides.env is 'nope', which is no short name",
+    ):
+        assert line in said
+
+
 @pytest.mark.parametrize(
     "use", ["os:system", "subprocess:run", "OTHER:Env", "PARTS:ak.Pool", "PARTS:system", "builtins:eval"]
 )
