@@ -37,6 +37,7 @@ class CompletionsModel:
     `base_url` ends where the API begins: `http://127.0.0.1:8000/v1`. `api_key` is sent as a bearer token, and never
     read from the environment. `params` are sent with each request, those of the agent over them; what neither asks for
     is neutral (temperature 1, no top_k, ...) instead of the server's default, and None asks for that default.
+    `max_tokens` bounds one generation; without it one may fill what the budget and the server's window leave.
     `logprobs="processed"` insists on log-probabilities of the distribution that was sampled from; with `"any"`, those
     of the model itself will do, and one warning is logged where the two differ. `retries` are for refusals that pass
     and lost connections, within the request's deadline, and only while nothing was sampled; with 0, the agent's
@@ -58,6 +59,7 @@ class CompletionsModel:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, Json] | None = None,
+        max_tokens: int | None = None,
         dialect: Literal["auto", "vllm", "llama.cpp"] = "auto",
         logprobs: Literal["any", "processed"] = "any",
         policy_version: int | Callable[[], int | None] | None = None,
@@ -75,6 +77,9 @@ class CompletionsModel:
             raise ConfigError(f"dialect must be 'auto', 'vllm' or 'llama.cpp', found {dialect!r}")
         if logprobs not in ("any", "processed"):
             raise ConfigError(f"logprobs must be 'any' or 'processed', found {logprobs!r}")
+        limit: object = max_tokens
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ConfigError(f"max_tokens must be a whole number >= 1, or None, found {max_tokens!r}")
         if not startup_s >= 0:
             raise ConfigError(f"startup_s must be >= 0, found {startup_s!r}")
         self._params = dict(params or {})
@@ -83,6 +88,7 @@ class CompletionsModel:
             base_url, api_key=api_key, headers=headers, max_connections=max_connections, connect_s=connect_s
         )
         self._model = model
+        self._max_tokens = max_tokens
         self._renderer = renderer
         self._parser = parser
         self._dialect_name: Literal["auto", "vllm", "llama.cpp"] = dialect
@@ -203,6 +209,8 @@ class CompletionsModel:
                 f"no room for one more token: the prompt has {prompt_tokens}, max_tokens is {request.max_tokens}, the "
                 f"window of {self._model!r} {window or 'not known'}"
             )
+        if self._max_tokens is not None:
+            room = min(room, self._max_tokens)
         if not prompt_tokens:
             raise ModelError("prompt_ids is empty: there is nothing to go on from")
         generation = _Generation(self, request, emit, params, room)

@@ -69,9 +69,8 @@ class EventStream:
                 finally:
                     response.close()
                 said = plain(content.decode("utf-8", "replace"), secrets=transport.secrets)
-                raise ModelError(
-                    f"{self.where}: expected a stream of events, found {plain(response.content_type)!r}: {said}"
-                )
+                kind = plain(response.content_type, secrets=transport.secrets)
+                raise ModelError(f"{self.where}: expected a stream of events, found {kind!r}: {said}")
         except BaseException:
             transport.slots.release()
             raise

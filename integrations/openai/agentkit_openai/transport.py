@@ -223,9 +223,10 @@ class Transport:
             if packed.lower() in ("", "identity"):
                 return response
             response.close()
+            said = plain(packed, secrets=self._secrets, limit=40)
             raise ModelError(
-                f"{where}: the answer is packed as {plain(packed, limit=40)!r}, though that was not asked for: let no "
-                "proxy before the server compress"
+                f"{where}: the answer is packed as {said!r}, though that was not asked for: let no proxy before the "
+                "server compress"
             )
         try:
             content = await read_bounded(response, ERROR_BYTES, where=where, cut=True)
@@ -351,8 +352,9 @@ def _set(headers: dict[str, str], name: str, value: str) -> None:
 
 
 def _secrets_of(headers: Mapping[str, str], api_key: str | None) -> tuple[str, ...]:
-    """What servers must not get to quote: whole values and what follows a scheme in them, the longest first."""
-    found = {part for value in (api_key or "", *headers.values()) for part in (value, value.rpartition(" ")[2])}
+    """What servers must not get to quote, even encoded: whole values and what follows a scheme, the longest first."""
+    plainly = {part for value in (api_key or "", *headers.values()) for part in (value, value.rpartition(" ")[2])}
+    found = {form for part in plainly for form in (part, quote(part), quote(part, safe=""), json.dumps(part)[1:-1])}
     return tuple(sorted((part for part in found if len(part) >= _SHORTEST_SECRET), key=len, reverse=True))
 
 

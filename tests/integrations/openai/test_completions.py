@@ -108,6 +108,8 @@ def test_a_renderer_that_is_missing_is_asked_for_when_the_agent_is_composed() ->
         ({"params": {"stream": False}}, "stream"),
         ({"params": {"max_tokens": 5}}, "max_tokens"),
         ({"wire_cache_bytes": -1}, "wire_cache_bytes"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_made(arguments: dict[str, Any], name: str) -> None:
@@ -249,6 +251,16 @@ async def test_the_window_bounds_what_is_asked_for(serve: Serve, fake_vllm: Any)
         with pytest.raises(ContextOverflow):
             await model.sample_tokens(asking(max_tokens=0), Sink())
     assert [body["max_tokens"] for body in server.bodies] == [3, 2]
+
+
+@pytest.mark.slow
+async def test_one_generation_may_have_a_limit_of_its_own(serve: Serve, fake_vllm: Any) -> None:
+    server = fake_vllm([fake_vllm.event((2, -1.0), reason="stop"), DONE], window=20)
+    async with CompletionsModel(await serve(server.handle) + "/v1", "tiny", max_tokens=5) as model:
+        await model.sample_tokens(asking([5] * 7, max_tokens=50), Sink())
+        await model.sample_tokens(asking([5] * 7, max_tokens=4), Sink())
+        await model.sample_tokens(asking([5] * 18, max_tokens=50), Sink())
+    assert [body["max_tokens"] for body in server.bodies] == [5, 4, 2]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -25,7 +26,7 @@ from agentkit.protocols import FinishReason, MessageRequest, TokenRequest
 
 pytestmark = pytest.mark.slow
 
-KEY = "q7Zt-unlike-any-vendors-key-51x"
+KEY = "q7zt-unlike-any-vendors-key-51x"
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 Act = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -141,6 +142,31 @@ async def test_a_key_in_broken_http_is_in_no_traceback(raw: Raw, kind: Kind, bro
         with pytest.raises(ModelError, match="ClientResponseError") as caught:
             await sample(model)
     assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+ECHOED = 'a+/"b=unlike-any-vendors-key'
+
+
+@both
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "400 Bad Request\r\nContent-Length: 400\r\n\r\n" + quote(ECHOED, safe="").ljust(400),
+        "400 Bad Request\r\nContent-Length: 400\r\n\r\n" + json.dumps({"error": json.dumps(ECHOED)}).ljust(400),
+        f"200 OK\r\nContent-Type: text/{KEY}\r\nContent-Length: 0\r\n\r\n",
+        f"200 OK\r\nContent-Encoding: {KEY}\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+async def test_a_key_is_known_however_a_server_quotes_it(raw: Raw, kind: Kind, reply: str) -> None:
+    async def act(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 " + reply.encode())
+        await writer.drain()
+
+    url, _ = await raw(act)
+    async with kind(url, "tiny", api_key=ECHOED if "400" in reply else KEY, retries=0) as model:
+        with pytest.raises(ModelError, match=r"\*\*\*") as caught:
+            await sample(model)
+    assert "unlike-any-vendors-key" not in "".join(traceback.format_exception(caught.value))
 
 
 @both

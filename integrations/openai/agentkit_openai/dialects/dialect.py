@@ -10,6 +10,7 @@ from agentkit.protocols import Finish, Json
 
 _HIGHEST_LOGPROB = 1e-3  # engines round log(1) to slightly above zero
 
+_LIMIT = "max_tokens of the model (one generation) and of the budget (the whole chain)"
 # Fields that would change what is asked for behind the client's back, and where each is set instead.
 _OWN_FIELDS = {
     "model": "the client's model argument",
@@ -22,9 +23,9 @@ _OWN_FIELDS = {
     "n": "the pool's group_size",
     "best_of": "the pool's group_size",
     "use_beam_search": "the pool's group_size",
-    "max_tokens": "the budget's max_tokens",
-    "max_completion_tokens": "the budget's max_tokens",
-    "n_predict": "the budget's max_tokens",
+    "max_tokens": _LIMIT,
+    "max_completion_tokens": _LIMIT,
+    "n_predict": _LIMIT,
     "stop_token_ids": "the renderer's stop_ids",
     "stream": "the client, which always streams",
     "stream_options": "the client, which always streams",
