@@ -47,7 +47,7 @@ async def test_leaving_a_pool_frees_the_server(model: CompletionsModel, work: An
     sink = MemorySink()
     async with ak.Pool(ak.Agent(model, params=ENDLESS), sink=sink) as pool:
         async with pool.run([ak.Task(f"t{n}", "hi") for n in range(80)]):  # more than the server runs at once
-            while await work.since("vllm:generation_tokens_total") < 64 * 10:
+            while len(sink.begun) < 80 or await work.since("vllm:generation_tokens_total") < 64 * 10:
                 await anyio.sleep(0.05)
         assert await work.quiet() < 64 * 1900
     assert pool.stuck == ()
