@@ -108,13 +108,14 @@ def test_one_key_press_that_arrives_many_times_is_one_signal(backend: str) -> No
 
 
 HELD = """
-import sys, anyio
+import sys, time, anyio
 from agentkit.runs import Stop
 
 async def main():
     with Stop().on_signals():
         print("ready", flush=True)
-        while True:  # user code that never lets the loop run again
+        end = time.monotonic() + 60
+        while time.monotonic() < end:  # user code that does not let the loop run again (not for ever: see its parent)
             pass
 
 anyio.run(main, backend=sys.argv[1])
