@@ -1,6 +1,7 @@
 """`agentkit demo`: real bug-fixing tasks in sandboxes, run by a scripted policy, to see the whole library work."""
 
 import argparse
+import os
 import shlex
 import sys
 import tempfile
@@ -34,11 +35,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "model, grades them by hidden tests, and keeps every trajectory in a journal.",
     )
     parser.add_argument("--tasks", type=_positive, default=36, metavar="N", help="how many tasks (default 36)")
-    parser.add_argument("--concurrency", type=_positive, default=16, metavar="N", help="rollouts at once (default 16)")
+    parser.add_argument(
+        "--concurrency",
+        type=_positive,
+        default=_at_once(len(os.sched_getaffinity(0))),
+        metavar="N",
+        help="rollouts at once (default: 4 for each core, at most 16)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="which tasks (default 0)")
     parser.add_argument("--sandbox", choices=("bwrap", "host"), default="bwrap", help="bwrap isolates, host does not")
     parser.add_argument("--out", metavar="RUN_DIR", help="where the run is kept (default: a new temporary folder)")
     return parser
+
+
+def _at_once(cores: int) -> int:
+    """How many rollouts at once: each runs unit tests, which take longer than they may where too many share a core."""
+    return min(16, 4 * cores)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """What the demo says about its folder and about what to type next."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -44,3 +45,14 @@ def test_a_folder_is_made_where_there_is_none(tmp_path: Path) -> None:
     made = demo._empty_folder(None)
     assert made.name.startswith("agentkit-demo-")
     made.rmdir()
+
+
+@pytest.mark.parametrize(("cores", "rollouts"), [(1, 4), (2, 8), (4, 16), (64, 16)])
+def test_rollouts_do_not_starve_one_another_of_cores(
+    cores: int, rollouts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)))
+    parser = argparse.ArgumentParser()
+    demo.add_parser(parser.add_subparsers())
+    assert parser.parse_args(["demo"]).concurrency == rollouts
+    assert parser.parse_args(["demo", "--concurrency", "3"]).concurrency == 3
