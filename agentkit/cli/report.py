@@ -223,6 +223,8 @@ def _amounts(page: _Page, found: Report) -> None:
     if found.turns is not None and found.turns.total:
         share = found.format_error_turns / found.turns.total
         page.line(f"{found.format_error_turns} turns ({share:.1%}) with a call that could not run")
+        cut = found.cut_turns / found.turns.total
+        page.line(f"{found.cut_turns} turns ({cut:.1%}) that a limit of tokens cut")
 
 
 def _spread(name: str, spread: Spread) -> str:

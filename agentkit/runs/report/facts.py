@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 from agentkit.journal import JournalReader, journal_path
 from agentkit.protocols import (
     ExitReason,
+    FinishReason,
     Observation,
     ObservationStatus,
     Outcome,
@@ -50,6 +51,8 @@ class RolloutFacts:
     total_s: float
     sampling_s: float
     """Generation, sub-agents' included: what `sampled` took."""
+    cut_turns: int = 0
+    """Turns that a limit of tokens ended before the policy did, sub-agents' included."""
 
 
 @define
@@ -154,6 +157,7 @@ class _Counts:
             reward_s=timings.reward_s,
             total_s=timings.total_s,
             sampling_s=sum(each.timings.generation_s for each in family),
+            cut_turns=sum(turn.action.finish is FinishReason.LENGTH for each in family for turn in each.turns),
         )
 
     def _turns(self, trajectory: Trajectory) -> int:

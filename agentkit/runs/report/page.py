@@ -225,6 +225,8 @@ def _faults(report: Report) -> str:
     turns = int(report.turns.total) if report.turns else 0
     share = f" ({report.format_error_turns / turns:.1%})" if turns else ""
     said = f"<p>{report.format_error_turns} of {turns} turns{share} with a call that could not run</p>"
+    cut = f" ({report.cut_turns / turns:.1%})" if turns else ""
+    said += f"<p>{report.cut_turns} of {turns} turns{cut} that a limit of tokens cut</p>"
     parts = [f"<h2>What went wrong</h2>{said}"]
     for title, counts in (
         ("errors", report.errors),

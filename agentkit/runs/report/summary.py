@@ -78,6 +78,7 @@ def summarise(facts: Facts, *, success: float = 1.0, seed: int = 0, level: float
         sampled_per_wall_s=_ratio(sampled, facts.wall_s or 0.0),
         wall_s=facts.wall_s,
         format_error_turns=sum(each.format_error_turns for each in facts.rollouts),
+        cut_turns=sum(each.cut_turns for each in facts.rollouts),
         faults=_sorted(facts.faults),
         tools=tuple(
             Tool(name, use.calls, use.errors, use.timeouts, use.skipped)

@@ -136,6 +136,8 @@ class Report:
     sampled_per_wall_s: float | None
     wall_s: float | None
     format_error_turns: int
+    cut_turns: int
+    """Turns that a limit of tokens ended before the policy did."""
     faults: Mapping[str, int]
     tools: tuple[Tool, ...]
     retried: int

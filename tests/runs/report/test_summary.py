@@ -13,8 +13,10 @@ from attrs import asdict, evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+import agentkit as ak
 from agentkit.journal import Journal, JournalReader
 from agentkit.journal.export import to_json
+from agentkit.models import ScriptedModel
 from agentkit.protocols import (
     Action,
     ExitReason,
@@ -32,6 +34,7 @@ from agentkit.protocols import (
 )
 from agentkit.runs import RunInfo
 from agentkit.runs.report import Facts, Report, RolloutFacts, read_facts, report, summarise
+from agentkit.testing import virtual_asyncio
 
 Make = Callable[..., RolloutFacts]
 HERE = Path("run")
@@ -192,6 +195,7 @@ def test_a_real_run_adds_up(real_run: Path) -> None:
         for turn in turns
         if turn.action.faults or any(o.status is ObservationStatus.FORMAT_ERROR for o in turn.observations)
     ]
+    assert found.cut_turns == sum(turn.action.finish == "length" for turn in turns)
     assert found.format_error_turns == len(wrong) > len([turn for turn in turns if turn.action.faults]) > 0
     assert sum(found.errors.values()) == sum(
         bool(each.error) + (each.grade is not None and each.grade.status in ("error", "timeout"))
@@ -208,6 +212,21 @@ def test_a_real_run_adds_up(real_run: Path) -> None:
     assert found.slowest[0].seconds == slowest.timings.total_s
     assert report(real_run) == found, "the same seed, the same report"
     assert to_json(asdict(found))
+
+
+def test_turns_that_a_limit_of_tokens_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        agent = ak.Agent(ScriptedModel(["a long answer " * 50]), budget=ak.Budget(max_tokens=120))
+        async with (
+            Journal.open(tmp_path, writer="inline") as journal,
+            ak.Pool(agent, group_size=3, sink=journal) as pool,
+        ):
+            await pool.run([ak.Task("a", "go")])
+
+    backend, options = virtual_asyncio()
+    anyio.run(main, backend=backend, backend_options=options)
+    found = report(tmp_path)
+    assert (found.cut_turns, found.format_error_turns) == (3, 0)
 
 
 def test_tokens_are_not_read(real_run: Path) -> None:
