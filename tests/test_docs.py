@@ -205,6 +205,7 @@ def test_what_the_readme_shows_is_a_file_that_is_tested() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     environment = {"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1", "HOME": str(tmp_path)}

@@ -83,16 +83,16 @@ pool: {max_rollouts: 12, max_starts: 6, group_size: 2}
 
 
 class Project:
-    """A run of `tasks` tasks in a folder, and the processes that worked on it."""
+    """A run of `tasks` tasks in a folder, each of three commands of `nap_s`, and the processes that worked on it."""
 
-    def __init__(self, folder: Path, tasks: int) -> None:
+    def __init__(self, folder: Path, tasks: int, nap_s: float = 0.03) -> None:
         self.folder = folder
         self.run = RunFolder(folder / "runs" / "kill")
         self.scratch = folder / "scratch"
         self.pids: list[int] = []
         self.scratch.mkdir(parents=True)
         sandbox = "bwrap" if shutil.which("bwrap") and BwrapBackend().available() is None else "host"
-        (folder / "agent.py").write_text(_AGENT)
+        (folder / "agent.py").write_text(_AGENT.replace("sleep 0.03", f"sleep {nap_s}"))
         (folder / "run.yaml").write_text(_RUN.replace("SANDBOX", sandbox))
         rows = [{"id": f"task-{n}", "prompt": f"count t{n}"} for n in range(tasks)]
         (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -135,6 +135,6 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Callable[[int], Project]:
-    """Makes the project, with so many tasks."""
-    return lambda tasks: Project(tmp_path / "project", tasks)
+def project(tmp_path: Path) -> Callable[..., Project]:
+    """Makes the project, with so many tasks and other settings."""
+    return lambda tasks, **settings: Project(tmp_path / "project", tasks, **settings)
