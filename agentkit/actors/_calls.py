@@ -111,20 +111,12 @@ async def run_calls(calls: TurnCalls, rollout: "Rollout", tools: Mapping[str, To
         else:
             async with anyio.create_task_group() as group:
                 for index in range(at, stop):
-                    group.start_soon(_answer_beside, calls, index, plan[index], rollout, group.cancel_scope)
+                    group.start_soon(_answer, calls, index, plan[index], rollout)
         at = stop
 
 
 def _is_parallel(step: Ready | CallFault) -> bool:
     return isinstance(step, Ready) and step.tool.spec.parallel
-
-
-async def _answer_beside(
-    calls: TurnCalls, index: int, step: Ready | CallFault, rollout: "Rollout", others: anyio.CancelScope
-) -> None:
-    await _answer(calls, index, step, rollout)
-    if calls.env_dead:  # nothing is left that they could work in
-        others.cancel()
 
 
 async def _answer(calls: TurnCalls, index: int, step: Ready | CallFault, rollout: "Rollout") -> None:
@@ -160,6 +152,7 @@ async def _call(calls: TurnCalls, step: Ready, rollout: "Rollout") -> Observatio
     except SandboxDead as error:
         calls.env_dead = True
         rollout.end(ExitReason.ENV_DEAD, error)
+        rollout.bounds.cut()  # nothing is left that the calls beside it could work in
         text = f"The environment is gone: {error}"
     except ToolError as error:
         text = f"Error: {error}"
@@ -168,6 +161,8 @@ async def _call(calls: TurnCalls, step: Ready, rollout: "Rollout") -> Observatio
     else:
         if rollout.bounds.interrupted:
             return Observation(INTERRUPTED, status=ObservationStatus.SKIPPED, call_id=step.call.id, name=step.call.name)
+        if calls.env_dead:
+            return Observation(CUT, status=ObservationStatus.SKIPPED, call_id=step.call.id, name=step.call.name)
         status = ObservationStatus.TIMEOUT
         text = f"Timed out after {limit_s:g} s."
     return Observation(text, status=status, call_id=step.call.id, name=step.call.name)

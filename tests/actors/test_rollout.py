@@ -27,7 +27,7 @@ from agentkit import (
 from agentkit.errors import ContextOverflow, RolloutEnded
 from agentkit.models import ScriptedMessageModel, ScriptedModel
 from agentkit.protocols import Finish, FinishReason, GradeStatus, ObservationStatus, SpanKind
-from agentkit.testing import FakeTool, MemorySink, World
+from agentkit.testing import FakeTool, MemorySink, World, swallow_cancellation
 from agentkit.tools import finish
 
 ONCE = OutcomePolicy(retries=0)
@@ -169,6 +169,26 @@ async def test_a_dead_env_cuts_the_calls_beside_it() -> None:
     assert [o.status for o in trajectory.turns[0].observations] == ["skipped", "error"]
     assert "Cut short" in trajectory.turns[0].observations[0].content
     assert anyio.current_time() - started == pytest.approx(1)
+
+
+async def test_a_call_that_will_not_end_does_not_hold_a_rollout_whose_env_is_dead() -> None:
+    async def die(_: object) -> str:
+        await anyio.sleep(1)
+        raise SandboxDead("gone")
+
+    async def stay(_: object) -> str:
+        await swallow_cancellation()
+        return "never"
+
+    tools = [FakeTool("die", die, parallel=True), FakeTool("stay", stay, parallel=True)]
+    agent = Agent(
+        ScriptedModel([call("stay") + "\n" + call("die")]), tools=tools, outcomes=ONCE, budget=Budget(grace_s=5)
+    )
+    started = anyio.current_time()
+    trajectory = await agent.run("Go.")
+    assert (trajectory.exit_reason, trajectory.stuck) == (ExitReason.ENV_DEAD, ("stay",))
+    assert [o.status for o in trajectory.turns[0].observations] == ["skipped", "error"]
+    assert anyio.current_time() - started <= 1 + 5
 
 
 async def test_a_dead_env_skips_the_other_calls_and_has_no_score() -> None:
