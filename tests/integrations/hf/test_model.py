@@ -608,4 +608,5 @@ def test_a_process_that_ends_in_mid_generation_ends_cleanly(backend: str):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, backend], capture_output=True, text=True, timeout=50
     )
-    assert (done.returncode, done.stdout, done.stderr[-500:]) == (7, "leaving\n", "")
+    assert (done.returncode, done.stderr[-500:]) == (7, "")
+    assert set(done.stdout.splitlines()) == {"leaving"}  # by the loop, and by what it lets run on its way out
