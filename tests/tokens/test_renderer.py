@@ -305,9 +305,12 @@ def test_template_that_mangles_private_use_text_is_refused() -> None:
 
 
 def test_building_takes_milliseconds() -> None:
-    began = time.process_time()
-    byte_chatml()
-    assert time.process_time() - began < 0.2
+    def took() -> float:
+        began = time.process_time()
+        byte_chatml()
+        return time.process_time() - began
+
+    assert min(took() for _ in range(5)) < 0.2  # the collector may take its time in one
 
 
 def test_safe_encoder_is_public_for_renderers_of_ones_own() -> None:
