@@ -179,15 +179,16 @@ class HFModel:
         order = self._order(request)
         stream: Stream[Sampled, FinishReason] = worker.start(lambda push: decoder.generate(order, push))
         try:
-            while sampled := await stream.take():
-                _emit(sampled, emit)
-            return Finish(stream.result())
-        except RolloutEnded:
-            raise
-        except BaseException:  # what was sampled before a deadline is kept, however the wait was cut
-            with suppress(RolloutEnded):
-                _emit(stream.rest(), emit)
-            raise
+            while True:
+                try:
+                    sampled = await stream.take()
+                except BaseException:  # what was sampled before a deadline is kept, however the wait was cut
+                    with suppress(RolloutEnded):
+                        _emit(stream.rest(), emit)
+                    raise
+                if not sampled:
+                    return Finish(stream.result())
+                _emit(sampled, emit)  # where this raises nothing more is pushed: it would leave a gap in the chain
         finally:
             stream.cancel()
 

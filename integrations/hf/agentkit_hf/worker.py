@@ -28,7 +28,7 @@ R = TypeVar("R")
 Steps: TypeAlias = "Callable[[Callable[[T], None]], Generator[None, None, R]]"
 """Makes a job, given where it pushes what it has."""
 
-_EXIT_S = 10.0  # at most what interpreter exit waits for a step under way: a thread inside native code must not see it
+_EXIT_S = 1.0  # what interpreter exit waits for a step under way: a thread inside native code must not see it
 
 
 class Stream(Generic[T, R]):
