@@ -46,16 +46,17 @@ async def test_a_deadline_in_mid_generation_keeps_what_was_sampled_and_frees_the
 async def test_leaving_a_pool_frees_the_server(model: CompletionsModel, work: Any):
     sink = MemorySink()
     async with ak.Pool(ak.Agent(model, params=ENDLESS), sink=sink) as pool:
+        pool.pause()  # all sample from one moment on: on a busy machine the first would fill the window before the last
         async with pool.run([ak.Task(f"t{n}", "hi") for n in range(80)]):  # more than the server runs at once
+            while len(sink.begun) < 80:
+                await anyio.sleep(0.05)
+            pool.resume()
             while await work.since("vllm:generation_tokens_total") < 64 * 10:
                 await anyio.sleep(0.05)
         assert await work.quiet() < 64 * 1900
     assert pool.stuck == ()
-    assert 0 < len(sink.trajectories) == len(sink.begun)  # on a busy machine not all have begun
-    ends = [each.exit_reason for each in sink.trajectories]
-    assert set(ends) <= {ak.ExitReason.CANCELLED, ak.ExitReason.TOKEN_LIMIT}  # some may have filled the window by then
-    cut = [each for each in sink.trajectories if each.exit_reason is ak.ExitReason.CANCELLED]
-    assert any(any(chain.response_mask) for each in cut for chain in each.chains)
+    assert [each.exit_reason for each in sink.trajectories] == [ak.ExitReason.CANCELLED] * 80
+    assert sum(any(each.chains[0].response_mask) for each in sink.trajectories if each.chains) >= 32
 
 
 async def test_a_full_window_is_the_token_limit(model: CompletionsModel, work: Any):
