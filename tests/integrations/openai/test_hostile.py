@@ -299,8 +299,7 @@ async def test_a_name_that_is_not_found_in_time_is_an_error(monkeypatch: pytest.
 @pytest.fixture
 async def self_signed(tmp_path: Path) -> AsyncIterator[str]:
     openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl makes the certificate")
+    assert openssl is not None, "openssl makes the certificate: apt-get install openssl"
     key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
     await anyio.run_process([*command, "-keyout", key, "-out", certificate])
