@@ -52,6 +52,8 @@ class Finish:
             raise ModelError(
                 f"a Finish has a FinishReason and a Message or None, found {self.reason!r} and {self.message!r:.200}"
             )
+        if not isinstance(cast("object", self.stop_string), str | None):
+            raise ModelError(f"the stop_string of a Finish is a text or None, found {self.stop_string!r:.200}")
         attempts = cast("object", self.attempts)
         if attempts is None:
             return
