@@ -12,11 +12,13 @@ from agentkit.protocols import (
     Finish,
     FinishReason,
     Message,
+    Renderer,
     TextChunk,
     TokenChunk,
     ToolCall,
     with_id,
 )
+from agentkit.tokens.text import until_stop
 
 _CUT = "the answer was cut before the tool call ended, so the call was not run: write a shorter call"
 _NAMELESS = "nameless"
@@ -78,6 +80,21 @@ class TokenGeneration:
         self._room -= len(ids)
         if self.full:
             raise RolloutEnded("the chain has reached budget.max_tokens")
+
+    def read_text(self, renderer: Renderer, finish: Finish | None) -> tuple[str, str]:
+        """(the text of what was sampled, the part of it that is read as an action).
+
+        They differ only at a stop string that ended in the middle of a token: the action ends with the string. Both
+        come from the ids alone, whatever text the engine sent and wherever the stream was cut.
+        """
+        ids = self._record.ledger.view(self._chain).since(self.start)
+        text = renderer.decode(ids)
+        if finish is None or not finish.stop_string:
+            return text, text
+        settled = 0
+        if finish.min_tokens > 0:  # half a character at the end may yet become one that counts
+            settled = len(renderer.decode(ids[: finish.min_tokens]).rstrip("\ufffd"))
+        return text, until_stop(text, finish.stop_string, settled=settled)
 
     def close(self) -> None:
         """Refuse whatever comes now."""

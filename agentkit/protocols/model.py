@@ -41,14 +41,15 @@ class Finish:
     each that cannot, in the order written. With None they are the message's `tool_calls`, of which the last does not
     run where the answer was cut. Ids that are empty or repeated are replaced.
 
-    `stop_string` is for a token-level model that ended at a stop string: which one. Its ids go on to the end of the
-    token in which it was found; what is read as an action ends with the string.
+    `stop_string` is for a token-level model that ended at a stop string: which one, looked for once `min_tokens` were
+    sampled. Its ids go on to the end of the token in which it was found; what is read as an action ends with it.
     """
 
     reason: FinishReason = FinishReason.STOP
     message: Message | None = None
     attempts: tuple[ToolCall | CallFault, ...] | None = None
     stop_string: str | None = None
+    min_tokens: int = 0
 
     def __attrs_post_init__(self) -> None:
         reason, message = cast("object", self.reason), cast("object", self.message)  # as user code built it
