@@ -2,7 +2,14 @@
 
 The ledger has one owner and does no I/O. Ids, response mask and log-probabilities of a chain grow together (T1), and
 nothing in it ever re-encodes text (T2). Every method costs O(tokens handed in), whatever the chain holds already (T7),
-except `fork` and `freeze`, which copy.
+except `freeze`, which copies.
+
+The chains are a tree. A fork holds only the tokens after its prefix and points at who holds those before; since chains
+only grow, that never has to be told to anyone. A chain holds the tokens from `offset` on:
+
+    chain 0   [prompt][sampled  ][observation][sampled]
+    chain 1           `[sampled ][observation]                offset 6, base chain 0
+    chain 2                     `[sampled]                    offset 15, base chain 1
 """
 
 import math
@@ -25,10 +32,10 @@ _HIGHEST_LOGPROB = 1e-3  # engines round log(1) to slightly above zero
 class TokenView(Sequence[int]):
     """The first `len(view)` tokens of a chain as they stand: O(1) to make, never changes, never blocks growth."""
 
-    __slots__ = ("_ids", "_length")
+    __slots__ = ("_held", "_length")
 
-    def __init__(self, ids: "array[int]", length: int) -> None:
-        self._ids = ids
+    def __init__(self, held: "_Held", length: int) -> None:
+        self._held = held
         self._length = length
 
     def __len__(self) -> int:
@@ -40,17 +47,17 @@ class TokenView(Sequence[int]):
     def __getitem__(self, index: slice) -> "array[int]": ...
     def __getitem__(self, index: int | slice) -> "int | array[int]":
         if isinstance(index, slice):
-            return self._ids[: self._length][index]
+            return self.since(0)[index]
         if not -self._length <= index < self._length:
             raise IndexError(f"token {index} of a view of {self._length}")
-        return self._ids[index % self._length]
+        return self._held.at(index % self._length)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._ids[: self._length])
+        return iter(self.since(0))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, TokenView):
-            return self._ids[: self._length] == other._ids[: other._length]
+            return self.since(0) == other.since(0)
         if isinstance(other, list | tuple | array):
             return len(other) == self._length and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
         return NotImplemented
@@ -62,11 +69,11 @@ class TokenView(Sequence[int]):
 
     def since(self, start: int) -> "array[int]":
         """A copy of the tokens from `start` on: what a client has not sent yet. O(tokens copied)."""
-        return self._ids[start : self._length]
+        return self._held.cut(max(0, start), self._length)
 
     def tobytes(self) -> bytes:
         """The tokens as int32 in this machine's byte order."""
-        return self._ids[: self._length].tobytes()
+        return self.since(0).tobytes()
 
 
 @frozen
@@ -76,23 +83,65 @@ class Mark:
     lengths: tuple[int, ...] = ()
 
 
-class _Growing:
-    """One chain while it grows."""
+class _Held:
+    """The ids of a chain from `offset` on; those before are `base`'s."""
 
-    __slots__ = ("ids", "logprobs", "mask", "parent", "sampled", "spans")
+    __slots__ = ("base", "ids", "offset")
 
-    def __init__(self, parent: tuple[int, int] | None) -> None:
+    def __init__(self, base: "_Held | None" = None, offset: int = 0) -> None:
         self.ids: array[int] = array("i")
+        self.base = base
+        self.offset = offset
+
+    def holder(self, length: int) -> "_Held | None":
+        """Who holds the last of the first `length` ids; None where there are none."""
+        held: _Held | None = self
+        while held is not None and held.offset >= length:
+            held = held.base
+        return held
+
+    def at(self, index: int) -> int:
+        held = self.holder(index + 1)
+        if held is None:
+            raise IndexError(index)
+        return held.ids[index - held.offset]
+
+    def cut(self, start: int, stop: int) -> "array[int]":
+        """A copy of the ids `start <= t < stop`."""
+        parts: list[array[int]] = []
+        held: _Held | None = self
+        while held is not None and stop > start:
+            if stop > held.offset:
+                first = max(start, held.offset)
+                parts.append(held.ids[first - held.offset : stop - held.offset])
+                stop = first
+            held = held.base
+        if len(parts) == 1:
+            return parts[0]
+        return array("i", b"".join(part.tobytes() for part in reversed(parts)))
+
+
+class _Growing:
+    """One chain while it grows. What it inherits has mask and log-probability 0, and is not held."""
+
+    __slots__ = ("held", "logprobs", "mask", "offset", "parent", "sampled", "spans")
+
+    def __init__(self, parent: tuple[int, int] | None, base: _Held | None = None) -> None:
+        self.offset = parent[1] if parent is not None and base is not None else 0
+        self.held = _Held(base, self.offset)
         self.mask = bytearray()
         self.logprobs: array[float] = array("f")
-        self.spans: list[Span] = []
+        self.spans: list[Span] = [Span(0, self.offset, SpanKind.INHERITED)] if self.offset else []
         self.parent = parent
         self.sampled = 0
+
+    def __len__(self) -> int:
+        return self.offset + len(self.mask)
 
     def extend(self, ids: "array[int]", mask: bytes, logprobs: bytes, span: Span) -> None:
         if not ids:
             return
-        self.ids.extend(ids)
+        self.held.ids.extend(ids)
         self.mask += mask
         self.logprobs.frombytes(logprobs)
         if span.kind is SpanKind.SAMPLED:
@@ -110,10 +159,11 @@ class _Growing:
                 break
             first = max(span.start, start)
             spans.append(Span(first - start, span.stop - start, span.kind, span.turn, span.policy_version))
+        inherited, own = max(0, self.offset - start), max(0, start - self.offset)
         return Chain(
-            self.ids[start:].tobytes(),
-            bytes(self.mask[start:]),
-            self.logprobs[start:].tobytes(),
+            self.held.cut(start, len(self)).tobytes(),
+            bytes(inherited) + self.mask[own:],
+            bytes(4 * inherited) + self.logprobs[own:].tobytes(),
             tuple(reversed(spans)),
             self.parent,
         )
@@ -170,7 +220,7 @@ class Ledger:
             )
         if policy_version is not None and type(policy_version) is not int:
             raise ModelError(f"policy_version must be an int or None, found {policy_version!r}")
-        start = len(growing.mask)
+        start = len(growing)
         growing.extend(
             ids, b"\x01" * n, values.tobytes(), Span(start, start + n, SpanKind.SAMPLED, turn, policy_version)
         )
@@ -185,31 +235,31 @@ class Ledger:
             raise InvariantError(f"append takes spans of kind 'observation' or 'close', found {str(kind)!r}")
         growing = self._chains[chain]
         ids = _token_array(token_ids)
-        start, n = len(growing.mask), len(ids)
+        start, n = len(growing), len(ids)
         growing.extend(ids, bytes(n), bytes(4 * n), Span(start, start + n, kind, turn))
 
     def fork(self, chain: int, length: int) -> int:
         """The index of a new chain that shares the first `length` tokens of `chain`; they count as sampled only there.
 
+        Costs the same time and memory whatever `length` is: the prefix is shared, not copied.
+
         Raises:
             InvariantError: `chain` is shorter than `length`.
         """
         source = self._chains[chain]
-        if not 0 <= length <= len(source.mask):
-            raise InvariantError(f"fork at {length} of chain {chain}, which has {len(source.mask)} tokens")
-        growing = _Growing((chain, length))
-        growing.extend(source.ids[:length], bytes(length), bytes(4 * length), Span(0, length, SpanKind.INHERITED))
-        self._chains.append(growing)
+        if not 0 <= length <= len(source):
+            raise InvariantError(f"fork at {length} of chain {chain}, which has {len(source)} tokens")
+        self._chains.append(_fork(source, (chain, length)))
         return len(self._chains) - 1
 
     def view(self, chain: int) -> TokenView:
         """The tokens of `chain` as they stand now, without a copy."""
         growing = self._chains[chain]
-        return TokenView(growing.ids, len(growing.mask))
+        return TokenView(growing.held, len(growing))
 
     def length(self, chain: int) -> int:
         """Tokens in `chain`."""
-        return len(self._chains[chain].mask)
+        return len(self._chains[chain])
 
     def sampled_count(self, chain: int) -> int:
         """Tokens in `chain` with response mask 1."""
@@ -217,15 +267,18 @@ class Ledger:
 
     def mark(self) -> Mark:
         """A place to ask `deltas` about later."""
-        return Mark(tuple(len(growing.mask) for growing in self._chains))
+        return Mark(tuple(len(growing) for growing in self._chains))
 
     def deltas(self, mark: Mark) -> tuple[ChainDelta, ...]:
-        """What was appended since `mark`, chain by chain; a chain opened since is there even if it is empty."""
+        """What was appended since `mark`, chain by chain; a chain opened since is there even if it is empty.
+
+        The delta of a new fork starts where its own tokens do: what it inherits is in its parent's.
+        """
         deltas: list[ChainDelta] = []
         for index, growing in enumerate(self._chains):
             is_new = index >= len(mark.lengths)
-            start = 0 if is_new else mark.lengths[index]
-            if is_new or len(growing.mask) > start:
+            start = growing.offset if is_new else mark.lengths[index]
+            if is_new or len(growing) > start:
                 deltas.append(ChainDelta(index, start, growing.piece(start)))
         return tuple(deltas)
 
@@ -243,8 +296,8 @@ def join(deltas: Sequence[ChainDelta]) -> tuple[Chain, ...]:
     chains: list[_Growing] = []
     for delta in deltas:
         if delta.chain == len(chains):
-            chains.append(_Growing(delta.piece.parent))
-        have = len(chains[delta.chain].mask) if 0 <= delta.chain < len(chains) else None
+            chains.append(_joined(delta, chains))
+        have = len(chains[delta.chain]) if 0 <= delta.chain < len(chains) else None
         if have != delta.start:
             raise InvariantError(f"delta of chain {delta.chain} starts at {delta.start}, the chain has {have} tokens")
         growing, piece = chains[delta.chain], delta.piece
@@ -257,6 +310,24 @@ def join(deltas: Sequence[ChainDelta]) -> tuple[Chain, ...]:
                 Span(delta.start + span.start, delta.start + span.stop, span.kind, span.turn, span.policy_version),
             )
     return tuple(growing.piece(0) for growing in chains)
+
+
+def _joined(first: ChainDelta, chains: Sequence[_Growing]) -> _Growing:
+    """The chain that `first` begins: with 0 as its start, the delta itself holds what the chain inherits."""
+    parent = first.piece.parent
+    if parent is None or first.start == 0:
+        return _Growing(parent)
+    number, length = parent
+    if first.start != length or not 0 <= number < len(chains) or length > len(chains[number]):
+        raise InvariantError(
+            f"delta of chain {first.chain} starts at {first.start}, as a fork of chain {number} at {length}, "
+            f"of which there are {len(chains[number]) if 0 <= number < len(chains) else 'no'} tokens"
+        )
+    return _fork(chains[number], parent)
+
+
+def _fork(source: _Growing, parent: tuple[int, int]) -> _Growing:
+    return _Growing(parent, source.held.holder(parent[1]))
 
 
 def _token_array(token_ids: Sequence[int]) -> "array[int]":

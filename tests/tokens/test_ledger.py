@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agentkit.errors import InvariantError, ModelError
-from agentkit.protocols import Chain, Span, SpanKind
+from agentkit.protocols import Chain, ChainDelta, Span, SpanKind
 from agentkit.tokens import Ledger, Mark, TokenView, join
 
 token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=6)
@@ -234,6 +234,7 @@ def test_view_is_not_a_copy() -> None:
     tracemalloc.start()
     try:
         view = ledger.view(chain)
+        assert (view[0], view[-1]) == (0, 199_999)
         assert tracemalloc.get_traced_memory()[1] < 2_000
         assert len(view.since(199_990)) == 10
         assert tracemalloc.get_traced_memory()[1] < 10_000
@@ -280,6 +281,69 @@ def test_fork_beyond_the_end_is_refused() -> None:
     with pytest.raises(InvariantError, match="fork at 2"):
         ledger.fork(0, 2)
     assert len(ledger) == 1
+
+
+def test_a_fork_shares_its_prefix() -> None:
+    ledger = Ledger()
+    chain = ledger.open(range(100_000))
+    ledger.sample(chain, [7] * 100_000, [-1.0] * 100_000, turn=0)
+    tracemalloc.start()
+    try:
+        forks = [ledger.fork(chain, 200_000 - n) for n in range(100)]
+        forks += [ledger.fork(forks[-1], 150_000) for _ in range(100)]
+        views = [ledger.view(fork) for fork in forks]
+        assert all(view[-1] == 7 and view[99_999] == 99_999 for view in views)
+        assert tracemalloc.get_traced_memory()[1] < 200 * 1_000  # bytes; a copied prefix takes 9 * 150,000 at least
+    finally:
+        tracemalloc.stop()
+    assert bytes(views[0].since(0)) == bytes(ledger.view(chain).since(0))
+
+
+def test_a_fork_of_a_fork_of_a_fork_is_no_recursion() -> None:
+    ledger = Ledger()
+    chain = ledger.open([0])
+    for n in range(5_000):
+        chain = ledger.fork(chain, n + 1)
+        ledger.sample(chain, [n + 1], [-1.0], turn=n)
+    assert list(ledger.view(chain)) == list(range(5_001))
+    assert ledger.view(chain)[0] == 0
+    assert ledger.sampled_count(chain) == 1
+
+
+def test_a_shared_prefix_is_in_one_delta_only() -> None:
+    ledger = Ledger()
+    chain, mark = ledger.open([1, 2, 3]), Mark()
+    ledger.sample(chain, [4], [-1.0], turn=0)
+    deltas = [*ledger.deltas(mark)]
+    mark = ledger.mark()
+    fork = ledger.fork(chain, 3)
+    ledger.sample(fork, [5], [-1.0], turn=1)
+    empty = ledger.fork(fork, 2)
+    deltas += ledger.deltas(mark)
+    assert [(delta.chain, delta.start, list(delta.piece.token_ids)) for delta in deltas] == [
+        (0, 0, [1, 2, 3, 4]),
+        (fork, 3, [5]),
+        (empty, 2, []),
+    ]
+    assert join(deltas) == ledger.freeze()
+
+
+def test_deltas_that_hold_what_a_fork_inherits_are_joined_as_well() -> None:
+    """Journals used to be written so."""
+    ledger = Ledger()
+    ledger.sample(ledger.open([1, 2]), [3], [-1.0], turn=0)
+    ledger.sample(ledger.fork(0, 2), [4], [-1.0], turn=1)
+    chains = ledger.freeze()
+    assert join([ChainDelta(index, 0, chain) for index, chain in enumerate(chains)]) == chains
+
+
+@pytest.mark.parametrize("parent", [(0, 3), (1, 2), (2, 2), (0, 1)])
+def test_join_refuses_a_fork_of_what_is_not_there(parent: tuple[int, int]) -> None:
+    ledger = Ledger()
+    ledger.open([1, 2])
+    fork = ChainDelta(1, 2 if parent[1] == 1 else parent[1], Chain.of([9], [0], [0.0], parent=parent))
+    with pytest.raises(InvariantError, match="delta of chain 1 starts at"):
+        join([*ledger.deltas(Mark()), fork])
 
 
 def test_reopened_chain_says_where_it_came_from() -> None:
