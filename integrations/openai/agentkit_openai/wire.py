@@ -3,6 +3,12 @@
 A prompt of 128k ids takes some 10 ms to write as JSON and 0.04 ms to compare with the one before. So each prompt is
 compared with what is kept under its key, whatever the caller says is new: a retry, a fork, a rewritten history under
 the same key then costs time and never sends wrong ids.
+
+    one trajectory's lines        |1,2,..|,9,..|,4,5|,7,..|       the chain
+                                  |1,2,..|,9,..|,8|               a fork of it: whole pieces are shared
+
+A line is the prompt of one chain, in pieces of at most 512 ids. A chain that leaves another one costs what it adds, and
+at most one piece more, wherever it leaves; several chains that are gone on with by turns each keep their own.
 """
 
 from array import array
@@ -12,7 +18,9 @@ from collections.abc import Sequence
 from agentkit.errors import ConfigError, ModelError
 from agentkit.tokens import TokenView
 
-_ENTRY_BYTES = 400  # the objects around an entry
+_PIECE_IDS = 512
+_LINES = 4  # of one trajectory; one that compacts its history leaves a line behind each time
+_LINE_BYTES = 400  # the objects around a line
 _PIECE_BYTES = 120  # and around each of its pieces
 
 
@@ -22,78 +30,103 @@ class PromptWire:
     Holds at most `limit_bytes`; what was asked for longest ago goes first.
     """
 
-    __slots__ = ("_entries", "_limit_bytes", "encoded_bytes", "held_bytes")
+    __slots__ = ("_kept", "_limit_bytes", "encoded_bytes", "held_bytes")
 
     def __init__(self, *, limit_bytes: int = 256 << 20) -> None:
         if limit_bytes < 0:
             raise ConfigError(f"wire_cache_bytes must be >= 0, found {limit_bytes!r}")
         self._limit_bytes = limit_bytes
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._kept: OrderedDict[str, list[_Line]] = OrderedDict()
         self.encoded_bytes = 0
         """How many bytes of JSON were written in all: grows with the new tokens, not with the prompts."""
         self.held_bytes = 0
-        """How many bytes the kept prompts take."""
+        """How many bytes the kept prompts take, a shared piece counted for each prompt."""
 
     def pieces(self, key: str, ids: Sequence[int]) -> list[bytes]:
-        """The JSON of `ids`. What the last prompt of this `key` began with too is not written again.
+        """The JSON of `ids`. What one of the last prompts of this `key` began with too is not written again.
 
         Raises:
             ModelError: something among `ids` is no id.
         """
         prompt = _as_array(ids)
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries[key] = _Entry()
-            self.held_bytes += entry.size
-        else:
-            self._entries.move_to_end(key)
-        before = entry.size
-        self.encoded_bytes += entry.grow(prompt)
-        self.held_bytes += entry.size - before
-        pieces = list(entry.pieces)
+        lines = self._kept.setdefault(key, [])
+        self._kept.move_to_end(key)
+        line = self._line_for(prompt, lines)
+        before = line.size
+        self.encoded_bytes += line.grow(prompt)
+        self.held_bytes += line.size - before
+        pieces = list(line.pieces)
         while self.held_bytes > self._limit_bytes:
-            _, oldest = self._entries.popitem(last=False)
-            self.held_bytes -= oldest.size
+            _, oldest = self._kept.popitem(last=False)
+            self.held_bytes -= sum(line.size for line in oldest)
         return pieces
 
+    def _line_for(self, prompt: "array[int]", lines: "list[_Line]") -> "_Line":
+        """The line for `prompt`, as the last of `lines`: the longest that it goes on, or a new one that leaves it."""
+        best, shared = None, 0
+        for line in lines:
+            count = line.shared_pieces(prompt)
+            length, longest = line.length(count), 0 if best is None else best.length(shared)
+            if length > longest or (length == longest and count == len(line.pieces)):
+                best, shared = line, count
+        if best is not None and shared == len(best.pieces):
+            lines.remove(best)
+            lines.append(best)
+            return best
+        line = _Line() if best is None else best.fork(shared)
+        self.held_bytes += line.size
+        lines.append(line)
+        if len(lines) > _LINES:
+            self.held_bytes -= lines.pop(0).size
+        return line
 
-class _Entry:
+
+class _Line:
     __slots__ = ("ids", "pieces", "size", "stops")
 
     def __init__(self) -> None:
         self.ids: array[int] = array("i")
         self.pieces: list[bytes] = []  # each but the first begins with a comma
         self.stops: list[int] = []  # where in `ids` each piece ends
-        self.size = _ENTRY_BYTES
+        self.size = _LINE_BYTES
 
-    def grow(self, prompt: "array[int]") -> int:
-        """Make this the entry of `prompt`; how many bytes had to be written for it."""
+    def length(self, count: int) -> int:
+        """How many ids the first `count` pieces are of."""
+        return self.stops[count - 1] if count else 0
+
+    def shared_pieces(self, prompt: "array[int]") -> int:
+        """How many of the pieces, from the first on, `prompt` begins with."""
         known = len(self.ids)
-        if known > len(prompt) or prompt[:known] != self.ids:
-            self._cut(prompt)
-            known = len(self.ids)
-        new = prompt[known:]
-        if not new:
-            return 0
-        piece = b",%d" * len(new) % tuple(new)
-        if not known:
-            piece = piece[1:]
-        self.ids.extend(new)
-        self.pieces.append(piece)
-        self.stops.append(len(self.ids))
-        self.size += 4 * len(new) + len(piece) + _PIECE_BYTES
-        return len(piece)
-
-    def _cut(self, prompt: "array[int]") -> None:
-        """Keep the pieces that `prompt` begins with too."""
-        kept, start = 0, 0
+        if known <= len(prompt) and prompt[:known] == self.ids:  # as quick as comparing memory
+            return len(self.pieces)
+        count, start = 0, 0
         for stop in self.stops:
             if stop > len(prompt) or prompt[start:stop] != self.ids[start:stop]:
                 break
-            kept, start = kept + 1, stop
-        self.size -= sum(map(len, self.pieces[kept:])) + _PIECE_BYTES * (len(self.pieces) - kept)
-        self.size -= 4 * (len(self.ids) - start)
-        del self.ids[start:], self.pieces[kept:], self.stops[kept:]
+            count, start = count + 1, stop
+        return count
+
+    def fork(self, count: int) -> "_Line":
+        """A new line of the first `count` pieces."""
+        line = _Line()
+        line.ids, line.pieces, line.stops = self.ids[: self.length(count)], self.pieces[:count], self.stops[:count]
+        line.size += 4 * len(line.ids) + sum(map(len, line.pieces)) + _PIECE_BYTES * count
+        return line
+
+    def grow(self, prompt: "array[int]") -> int:
+        """Go on to the end of `prompt`, which begins with this line; how many bytes had to be written for it."""
+        written, known = 0, len(self.ids)
+        for start in range(known, len(prompt), _PIECE_IDS):
+            new = prompt[start : start + _PIECE_IDS]
+            piece = b",%d" * len(new) % tuple(new)
+            if not start:
+                piece = piece[1:]
+            self.pieces.append(piece)
+            self.stops.append(start + len(new))
+            self.size += 4 * len(new) + len(piece) + _PIECE_BYTES
+            written += len(piece)
+        self.ids.extend(prompt[known:])
+        return written
 
 
 def _as_array(ids: Sequence[int]) -> "array[int]":

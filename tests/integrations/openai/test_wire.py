@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from typing import Any
 
 import pytest
 from agentkit_openai.wire import PromptWire
@@ -15,26 +16,35 @@ from agentkit.tokens import Ledger
 
 KEYS = st.sampled_from(["a", "b", "c"])
 IDS = st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 3), max_size=12)
+LONG = st.integers(500, 1100).map(lambda count: [count % 7] * count)
+"""More than a piece, and other ids each time."""
 
 
 def written(ids: list[int]) -> bytes:
     return json.dumps(ids, separators=(",", ":")).encode()[1:-1]
 
 
+def size_of(line: Any) -> int:
+    """What a line takes, counted anew: its ids, its JSON, and the objects around them."""
+    return 400 + 4 * len(line.ids) + sum(120 + len(piece) for piece in line.pieces)
+
+
 class Prompts(RuleBasedStateMachine):
     """Chains of a few trajectories that grow, fork, are cut, replaced and asked for again."""
 
-    @initialize(limit=st.sampled_from([0, 500, 700, 1500, 1 << 20]))
+    @initialize(limit=st.sampled_from([0, 500, 700, 1500, 20_000, 1 << 20]))
     def start(self, limit: int) -> None:
         self.limit = limit
         self.wire = PromptWire(limit_bytes=limit)
         self.chains: dict[str, list[int]] = {"a": [1], "b": [1, 2], "c": [0]}
+        self.asked: dict[str, list[list[int]]] = {"a": [], "b": [], "c": []}
 
     def ask(self, key: str) -> None:
         ids = self.chains[key]
+        self.asked[key].append(list(ids))
         assert b"".join(self.wire.pieces(key, list(ids))) == written(ids)
 
-    @rule(key=KEYS, new=IDS)
+    @rule(key=KEYS, new=IDS | LONG)
     def grow(self, key: str, new: list[int]) -> None:
         self.chains[key] += new
         self.ask(key)
@@ -43,7 +53,14 @@ class Prompts(RuleBasedStateMachine):
     def again(self, key: str) -> None:
         self.ask(key)
 
-    @rule(key=KEYS, cut=st.integers(0, 20), new=IDS)
+    @rule(key=KEYS, which=st.integers(0, 30), new=IDS)
+    def turn_back(self, key: str, which: int, new: list[int]) -> None:
+        """To a chain from before, as those do that go on with several by turns."""
+        if self.asked[key]:
+            self.chains[key] = self.asked[key][which % len(self.asked[key])] + new
+            self.ask(key)
+
+    @rule(key=KEYS, cut=st.integers(0, 20) | st.integers(0, 2000), new=IDS)
     def fork(self, key: str, cut: int, new: list[int]) -> None:
         self.chains[key] = self.chains[key][:cut] + new
         self.ask(key)
@@ -63,7 +80,9 @@ class Prompts(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         if hasattr(self, "wire"):
-            assert 0 <= self.wire.held_bytes <= self.limit
+            lines = [line for kept in self.wire._kept.values() for line in kept]
+            assert self.wire.held_bytes == sum(size_of(line) for line in lines) <= self.limit
+            assert len(lines) <= 4 * len(self.wire._kept)
 
 
 TestPrompts = Prompts.TestCase
@@ -97,6 +116,56 @@ def test_a_fork_costs_from_the_turn_where_it_leaves() -> None:
     before = wire.encoded_bytes
     wire.pieces("a", [1, 2, 3, 9])
     assert wire.encoded_bytes - before == len(b",9")
+
+
+@pytest.mark.parametrize("at", [0, 1, 511, 512, 513, 49_999, 99_999])
+def test_a_fork_anywhere_in_a_long_prompt_costs_a_piece_at_most(at: int) -> None:
+    wire, prompt = PromptWire(), [5] * 100_000
+    wire.pieces("a", prompt)
+    before = wire.encoded_bytes
+    assert b"".join(wire.pieces("a", [*prompt[:at], 9])) == written([*prompt[:at], 9])
+    assert wire.encoded_bytes - before <= 2 * 513
+
+
+def test_several_chains_that_go_on_by_turns_cost_their_new_ids_only() -> None:
+    wire, trunk = PromptWire(), [5] * 50_000
+    chains = [[*trunk, 7 + number] for number in range(4)]
+    for chain in chains:
+        wire.pieces("a", chain)
+    before = wire.encoded_bytes
+    for _ in range(10):
+        for chain in chains:
+            chain += [3] * 10
+            assert b"".join(wire.pieces("a", chain)) == written(chain)
+    assert wire.encoded_bytes - before == 10 * 4 * len(b",3" * 10)
+
+
+def test_a_turn_that_is_rolled_back_and_sampled_again_costs_its_new_ids_only() -> None:
+    wire, prompt = PromptWire(), [5] * 50_000
+    wire.pieces("a", prompt)
+    wire.pieces("a", [*prompt, *[6] * 2000])
+    before = wire.encoded_bytes
+    wire.pieces("a", prompt)
+    wire.pieces("a", [*prompt, 8])
+    wire.pieces("a", [*prompt, *[6] * 2000, 4])  # and back to the turn that was given up
+    assert wire.encoded_bytes - before <= 2 * 512 + len(b",8,4")
+
+
+def test_pieces_are_shared_between_a_chain_and_its_fork() -> None:
+    wire, prompt = PromptWire(), [5] * 5000
+    first = wire.pieces("a", [*prompt, 6])
+    second = wire.pieces("a", [*prompt[:3000], 7])
+    shared = [one is other for one, other in zip(first, second, strict=False)]
+    assert shared == [True] * (3000 // 512) + [False] * (len(shared) - 3000 // 512)
+
+
+def test_a_history_that_is_compacted_again_and_again_takes_no_more_memory() -> None:
+    wire = PromptWire()
+    held = []
+    for number in range(50):
+        wire.pieces("a", [number] * 1000)
+        held.append(wire.held_bytes)
+    assert max(held[4:]) <= held[3] * 1.5
 
 
 def test_what_was_asked_for_longest_ago_goes_first() -> None:
