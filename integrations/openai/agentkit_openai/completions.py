@@ -257,7 +257,14 @@ class _Generation:
                 if self._take(reader, data):
                     return Finish(FinishReason.STOP)
                 events.is_complete = reader.is_finished
-        return reader.finish()
+        return self._looked_for(reader.finish())
+
+    def _looked_for(self, finish: Finish) -> Finish:
+        """`finish`, with how many tokens were sampled before stop strings were looked for."""
+        held = self._params.get("min_tokens")
+        if finish.stop_string is None or not isinstance(held, int):
+            return finish
+        return Finish(finish.reason, stop_string=finish.stop_string, min_tokens=held)
 
     def _take(self, reader: Reader, data: bytes) -> bool:
         """Pass on what is in an event; whether a stop id in it ends the generation, though the server goes on."""

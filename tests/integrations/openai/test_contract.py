@@ -110,9 +110,9 @@ async def test_ids_are_kept_whole_where_a_stop_string_cuts_the_text(model: Compl
     text = TEXT if is_vllm(model) else "hello world and more stuff"
     whole, _ = await sample(model, max_tokens=60, params=forced(model, text))
     sampled, finish = await sample(model, max_tokens=60, params={**forced(model, text), "stop": [stop]})
-    assert finish == Finish(FinishReason.STOP)
+    assert finish == Finish(FinishReason.STOP, stop_string=stop if stop in text else None)
     assert sampled.ids == whole.ids[: len(sampled.ids)]
-    assert len(sampled.ids) > 0
+    assert len(sampled.ids) == len(sampled.logprobs) > 0
     assert (len(sampled.ids) == len(whole.ids)) == (stop == "no such thing")
 
 

@@ -13,6 +13,7 @@ from agentkit.errors import ConfigError, ModelError
 from agentkit.protocols import Finish, FinishReason
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+TOP = {"id": 9, "token": "y", "logprob": -0.5}
 
 
 def vllm_event(
@@ -31,7 +32,7 @@ def usage(prompt_tokens: object, completion_tokens: object) -> bytes:
 
 
 def llama_event(ids: list[Any], predicted: object, *, evaluated: object = 3, **more: object) -> bytes:
-    probabilities = [{"id": token_id, "token": "x", "logprob": -1.5, "top_logprobs": []} for token_id in ids]
+    probabilities = [{"id": token_id, "token": "x", "logprob": -1.5, "top_logprobs": [TOP]} for token_id in ids]
     event = {"content": "x", "tokens": ids, "stop": False, "tokens_predicted": predicted, "tokens_evaluated": evaluated}
     if probabilities:
         event["completion_probabilities"] = probabilities
@@ -109,6 +110,92 @@ def test_what_llama_would_ignore_is_refused(params: dict[str, Any]) -> None:
 def test_a_param_without_a_json_form_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="JSON"):
         VLLMDialect("tiny").body((b"5",), max_tokens=9, stop_ids=frozenset(), params={"seed": value})
+
+
+@pytest.mark.parametrize("name", ["n", "n_cmpl", "best_of", "use_beam_search"])
+def test_several_continuations_are_refused_with_what_to_do_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"params\['{name}'\].*one continuation a turn.*group_size"):
+        check_params({name: 4})
+
+
+def test_scores_of_the_prompt_are_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(ConfigError, match=r"only sampled tokens are scored.*a request of your own"):
+        check_params({"prompt_logprobs": 1})
+
+
+def part_of(index: object) -> bytes:
+    event = json.loads(vllm_event((4,), [-1.0]))
+    event["choices"][0]["index"] = index
+    return json.dumps(event).encode()
+
+
+@pytest.mark.parametrize("index", [1, 7, -1, True, "0", 0.0, [0]])
+def test_tokens_of_two_continuations_never_mix(index: object) -> None:
+    reader = vllm()
+    assert reader.read(part_of(0)) == ([4], [-1.0])
+    with pytest.raises(ModelError, match="several continuations of one prompt"):
+        reader.read(part_of(index))
+
+
+def test_two_continuations_in_one_event_never_mix() -> None:
+    one = json.loads(vllm_event((4,), [-1.0], echo=[5, 6, 7]))
+    two = {**one["choices"][0], "index": 1, "token_ids": [5]}
+    for choices in ([one["choices"][0], two], [two, one["choices"][0]], [two]):
+        with pytest.raises(ModelError, match="several continuations"):
+            vllm().read(json.dumps({"choices": choices}).encode())
+
+
+def test_a_server_that_does_not_number_its_continuations_sends_one() -> None:
+    assert vllm().read(part_of(None)) == ([4], [-1.0])
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs"), [((4, 5), [-1.0]), ((4,), [-1.0, -2.0]), ((4,), []), ((4,), None), ((), [-1.0])]
+)
+def test_counts_that_disagree_name_the_setting_of_vllm(ids: object, logprobs: object) -> None:
+    with pytest.raises(ModelError, match=r"logprobs.*vLLM gives for logprobs=0 and return_token_ids=true"):
+        vllm().read(vllm_event(ids, logprobs))
+
+
+SCORES = [None, {"6": {"logprob": -0.25, "rank": 1}}, {"7": {"logprob": -0.5, "rank": 1}}]
+"""Of the prompt's ids, as vLLM sends them for `prompt_logprobs`."""
+
+
+def test_scores_of_the_prompt_that_come_unasked_are_kept_apart() -> None:
+    events = [vllm_event((4,), [-6.0], echo=[5, 6, 7], prompt_logprobs=SCORES), vllm_event((2,), [-1.5], reason="stop")]
+    assert read(vllm(), *events) == ([4, 2], [-6.0, -1.5], Finish(STOP))
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs"),
+    [
+        ((4,), [None, -0.25, -0.5, -6.0]),  # the prompt's scores before those of what was sampled
+        ((4,), [-0.75, -0.25, -0.5, -6.0]),
+        ((5, 6, 7, 4), [None, -0.25, -0.5, -6.0]),  # its ids as well
+        ((5, 6, 7, 4), [-6.0]),
+    ],
+)
+def test_a_prompt_that_is_echoed_unasked_is_refused_before_anything_is_passed_on(ids: object, logprobs: object) -> None:
+    with pytest.raises(ModelError):
+        vllm().read(vllm_event(ids, logprobs))
+
+
+def test_a_prompt_that_is_echoed_with_scores_for_all_is_noticed_at_the_end() -> None:
+    with pytest.raises(ModelError, match="held 4 ids after a prompt of 3, but the server counts 1"):
+        read(vllm(), vllm_event((5, 6, 7, 4), [-1.0, -0.25, -0.5, -6.0], reason="stop"), usage(3, 1))
+
+
+@pytest.mark.parametrize(("reason", "by", "found"), [("stop", "r>", "r>"), ("stop", 70, None), ("length", "r>", None)])
+def test_the_stop_string_that_ended_it_is_named(reason: str, by: object, found: str | None) -> None:
+    finish = read(vllm(), vllm_event((4,), [-1.0], reason=reason, stop_reason=by))[2]
+    assert finish.stop_string == found
+
+
+def test_the_stop_string_that_ended_it_is_named_by_llama_too() -> None:
+    ended = llama_event([], 1, stop=True, stop_type="word", stopping_word="r>")
+    assert read(llama(), llama_event([4], 1), ended)[2] == Finish(STOP, stop_string="r>")
+    at_the_end = llama_event([], 1, stop=True, stop_type="eos", stopping_word="")
+    assert read(llama(), llama_event([4], 1), at_the_end)[2] == Finish(STOP)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +413,11 @@ def test_llama_s_ends(stop_type: str, finish: FinishReason) -> None:
     assert read(llama(), llama_event([], 0, stop=True, stop_type=stop_type))[2] == Finish(finish)
 
 
+SCORED = [{"id": 4, "logprob": -1.0, "top_logprobs": [TOP]}]
+DRAFTED = [{"id": 4, "logprob": 0.0, "top_logprobs": []}]
+"""As the server writes a token that it accepted from a draft."""
+
+
 @pytest.mark.parametrize(
     ("event", "said"),
     [
@@ -333,7 +425,10 @@ def test_llama_s_ends(stop_type: str, finish: FinishReason) -> None:
         (llama_event([], 1, stop=True, stop_type="eos"), "not token-exact"),
         (llama_event([4], 1, evaluated=9), "prompt of 9"),
         (llama_event([4], 1, completion_probabilities=[{"id": 5, "logprob": -1.0}]), "logprobs of others"),
-        (llama_event([4], 1, completion_probabilities=[]), "logprobs of others"),
+        (llama_event([4], 1, completion_probabilities=[]), "1 ids with 0 logprobs: .*llama.cpp.*n_probs"),
+        (llama_event([4, 5], 2, completion_probabilities=SCORED), "2 ids with 1 logprobs: .*llama.cpp.*n_probs"),
+        (llama_event([4], 1, completion_probabilities=DRAFTED), "without their logprobs: .*--model-draft"),
+        (llama_event([4], 1, index=1), "several continuations"),
         (llama_event([4], 1, completion_probabilities=[{"id": 4, "prob": 0.5}]), "cannot be read"),
         (llama_event([], 0, stop=True, stop_type="none"), "ended the generation with"),
         (b'{"error": {"message": "slot gone", "code": 500}}', "slot gone"),

@@ -11,18 +11,21 @@ from agentkit.protocols import Finish, Json
 _HIGHEST_LOGPROB = 1e-3  # engines round log(1) to slightly above zero
 
 _LIMIT = "max_tokens of the model (one generation) and of the budget (the whole chain)"
+_ONE = "the rollout, which samples one continuation a turn: for several of one task set the pool's group_size"
+_UNSCORED = "the client: only sampled tokens are scored; to score a whole chain, send its ids in a request of your own"
 # Fields that would change what is asked for behind the client's back, and where each is set instead.
 _OWN_FIELDS = {
     "model": "the client's model argument",
     "prompt": "the chain",
     "prompt_embeds": "the chain",
     "suffix": "the chain",
-    "echo": "the chain",
+    "echo": "the chain, which holds what was sent already",
     "truncate_prompt_tokens": "the chain, which is never shortened",
     "add_special_tokens": "the renderer",
-    "n": "the pool's group_size",
-    "best_of": "the pool's group_size",
-    "use_beam_search": "the pool's group_size",
+    "n": _ONE,
+    "n_cmpl": _ONE,
+    "best_of": _ONE,
+    "use_beam_search": _ONE,
     "max_tokens": _LIMIT,
     "max_completion_tokens": _LIMIT,
     "n_predict": _LIMIT,
@@ -31,7 +34,7 @@ _OWN_FIELDS = {
     "stream_options": "the client, which always streams",
     "logprobs": "the client, which always asks for those of the sampled tokens",
     "n_probs": "the client, which always asks for those of the sampled tokens",
-    "prompt_logprobs": "the client, which cannot pass them on",
+    "prompt_logprobs": _UNSCORED,
     "post_sampling_probs": "the client's logprobs argument",
     "return_token_ids": "the client, which always asks for ids",
     "return_tokens_as_token_ids": "the client, which always asks for ids",
@@ -92,6 +95,19 @@ def check_params(params: Mapping[str, Json], *, name: str = "params") -> None:
         raise ConfigError(f"{name}[{field!r}] cannot be passed on: it is set by {_OWN_FIELDS[field]}")
 
 
+def check_alone(index: object) -> None:
+    """Refuse a part of another continuation than the first: tokens of two must never mix.
+
+    Raises:
+        ModelError: `index`, that of the continuation, is neither 0 nor None.
+    """
+    if index is not None and (type(index) is not int or index != 0):
+        raise ModelError(
+            f"the server sends several continuations of one prompt (index {_short(index)}), asked for was one: "
+            "something between here and the model sets n"
+        )
+
+
 def encoded(params: Mapping[str, object]) -> bytes:
     """`params` as the inside of a JSON object, with a comma before each; those that are None are left out.
 
@@ -109,16 +125,16 @@ def encoded(params: Mapping[str, object]) -> bytes:
     return b"," + text[1:-1].encode() if len(text) > 2 else b""
 
 
-def checked_tokens(ids: object, logprobs: object) -> tuple[list[int], list[float]]:
-    """`ids` and `logprobs` as they came, if they are what they should be.
+def checked_tokens(ids: object, logprobs: object, *, setting: str) -> tuple[list[int], list[float]]:
+    """`ids` and `logprobs` as they came, if they are what they should be; `setting` says what makes the server do so.
 
     Raises:
         ModelError: they are not lists of equal length, or something in them is no id or no log-probability.
     """
     if type(ids) is not list or type(logprobs) is not list:
-        raise ModelError(f"expected lists of ids and logprobs, found {_kind(ids)} and {_kind(logprobs)}")
+        raise ModelError(f"expected lists of ids and logprobs, found {_kind(ids)} and {_kind(logprobs)}: {setting}")
     if len(ids) != len(logprobs):
-        raise ModelError(f"the server sent {len(ids)} ids with {len(logprobs)} logprobs: each id needs one")
+        raise ModelError(f"the server sent {len(ids)} ids with {len(logprobs)} logprobs: {setting}")
     for token_id in ids:
         if type(token_id) is not int or not 0 <= token_id < 2147483648:
             raise ModelError(f"a token id must be a whole number >= 0 and < 2**31, found {_short(token_id)}")

@@ -3,7 +3,8 @@
 What was seen of it (build 11434): the sampled end-of-turn token is among the ids and has its log-probability; there are
 no stop ids, so the client cuts at them; while a character of several bytes is incomplete, the ids and log-probabilities
 of its first tokens are held back and never sent, which `tokens_predicted` gives away. An answer with such a gap is
-refused here: it is not what was sampled.
+refused here: it is not what was sampled. So is one with tokens accepted from a draft: the server writes 0 for their
+log-probability, and nothing in the list of the likeliest tokens, which it fills for every token that it scored.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from agentkit.errors import ConfigError, ModelError
 from agentkit.protocols import Finish, FinishReason, Json
-from agentkit_openai.dialects.dialect import checked_tokens, encoded
+from agentkit_openai.dialects.dialect import check_alone, checked_tokens, encoded
 from agentkit_openai.faults import fault_of_event, plain
 
 # The server's own defaults cut the distribution (top_k 40, top_p 0.95, min_p 0.05, temperature 0.8).
@@ -23,6 +24,10 @@ _NEUTRAL: Mapping[str, Json] = {
     "repeat_penalty": 1.0,
 }
 _UNKNOWN = frozenset({"min_tokens", "allowed_token_ids", "bad_words", "structured_outputs", "priority", "cache_salt"})
+_SETTING = (
+    "each id needs one, which llama.cpp gives for n_probs=1 (sent with each request), but not for tokens accepted from "
+    "a draft: start it without --model-draft and --spec-type"
+)
 _FINISH = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
 
 
@@ -62,12 +67,13 @@ def _translated(params: Mapping[str, Json]) -> dict[str, object]:
 class LlamaCppReader:
     """Reads the events of one completion."""
 
-    __slots__ = ("_count", "_finish", "_prompt_tokens")
+    __slots__ = ("_count", "_finish", "_prompt_tokens", "_stop_string")
 
     def __init__(self, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens
         self._count = 0
         self._finish: FinishReason | None = None
+        self._stop_string: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -76,15 +82,18 @@ class LlamaCppReader:
     def read(self, data: bytes, /) -> tuple[list[int], list[float]] | None:
         try:
             event = json.loads(data)
+            check_alone(event.get("index"))
             ids, is_last, predicted = event["tokens"], event["stop"], event["tokens_predicted"]
             found = event.get("completion_probabilities") or []
             logprobs = [each["logprob"] for each in found]
-            if [each["id"] for each in found] != ids:
+            if [each["id"] for each in found] != ids and len(found) == len(ids):
                 raise ModelError(f"the server sent ids with the logprobs of others: {plain(repr(ids), limit=80)}")
+            if not all(each["top_logprobs"] for each in found):
+                raise ModelError(f"the server sent ids without their logprobs: {_SETTING}")
             evaluated = event["tokens_evaluated"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._odd(data) from None
-        ids, logprobs = checked_tokens(ids, logprobs)
+        ids, logprobs = checked_tokens(ids, logprobs, setting=_SETTING)
         if self._finish is not None:
             raise ModelError("the server went on after it had ended the generation")
         self._count += len(ids)
@@ -105,12 +114,14 @@ class LlamaCppReader:
             if finish is None:
                 raise ModelError(f"the server ended the generation with {plain(repr(reason), limit=80)}")
             self._finish = finish
+            if reason == "word" and isinstance(word := event.get("stopping_word"), str):
+                self._stop_string = word
         return (ids, logprobs) if ids else None
 
     def finish(self) -> Finish:
         if self._finish is None:
             raise ModelError("the stream ended before the generation did", retryable=True)
-        return Finish(self._finish)
+        return Finish(self._finish, stop_string=self._stop_string)
 
     def _odd(self, data: bytes) -> ModelError:
         try:

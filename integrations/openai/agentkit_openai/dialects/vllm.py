@@ -1,8 +1,9 @@
 """vLLM's `/v1/completions` with `return_token_ids` (0.10.2 and later).
 
 What was seen of it: the sampled stop token is among the ids and has its log-probability; a stop string can match inside
-a token, whose whole id is kept; the first event quotes the whole prompt; an engine's refusal of a parameter comes as an
-event after a 200; `abort` as a finish reason comes with what was sampled until then.
+a token, whose whole id is kept, and `stop_reason` then names the string; the first event quotes the whole prompt; an
+engine's refusal of a parameter comes as an event after a 200; `abort` as a finish reason comes with what was sampled
+until then.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from agentkit.errors import ModelError
 from agentkit.protocols import Finish, FinishReason, Json
-from agentkit_openai.dialects.dialect import checked_tokens, encoded
+from agentkit_openai.dialects.dialect import check_alone, checked_tokens, encoded
 from agentkit_openai.faults import fault_of_event, plain
 
 _ECHO = b'"prompt_token_ids":['  # its quotes are bare, so no text in the event can spell it
@@ -24,6 +25,10 @@ _NEUTRAL: Mapping[str, Json] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
+_SETTING = (
+    "each id needs one, which vLLM gives for logprobs=0 and return_token_ids=true (sent with each request); something "
+    "between here and it drops some, or adds those of the prompt"
+)
 _FINISH = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -57,7 +62,7 @@ class VLLMDialect:
 class VLLMReader:
     """Reads the events of one completion."""
 
-    __slots__ = ("_count", "_echo_due", "_finish", "_prompt", "_prompt_tokens", "_usage")
+    __slots__ = ("_count", "_echo_due", "_finish", "_prompt", "_prompt_tokens", "_stop_string", "_usage")
 
     def __init__(self, prompt: Sequence[bytes], prompt_tokens: int) -> None:
         self._prompt = prompt
@@ -65,6 +70,7 @@ class VLLMReader:
         self._echo_due = True
         self._count = 0
         self._finish: FinishReason | None = None
+        self._stop_string: str | None = None
         self._usage: tuple[object, object] | None = None
 
     @property
@@ -82,17 +88,19 @@ class VLLMReader:
                 if event.get("error"):
                     raise self._odd(data)
                 return None
+            for choice in choices:
+                check_alone(choice.get("index"))
             (choice,) = choices
             ids, logprobs, reason = choice["token_ids"], choice["logprobs"], choice["finish_reason"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._odd(data) from None
         if self._finish is not None and ids:
             raise ModelError("the server sent tokens after it had ended the generation")
         if reason is not None:
-            self._end(reason)
+            self._end(reason, choice.get("stop_reason"))
         if not ids and (logprobs is None or not self._logprobs(logprobs, data)):
             return None  # a finish, or text that was held back, without a token
-        found = checked_tokens(ids, self._logprobs(logprobs, data))
+        found = checked_tokens(ids, self._logprobs(logprobs, data), setting=_SETTING)
         self._count += len(ids)
         return found
 
@@ -104,12 +112,14 @@ class VLLMReader:
         except (KeyError, TypeError):
             raise self._odd(data) from None
 
-    def _end(self, reason: object) -> None:
+    def _end(self, reason: object, stopped_by: object) -> None:
         finish = _FINISH.get(reason) if isinstance(reason, str) else None
         if finish is None:
             is_error = reason == "error"  # the engine's own fault, at this request
             raise ModelError(f"the server ended the generation with {plain(repr(reason))}", retryable=is_error)
         self._finish = finish
+        if isinstance(stopped_by, str) and finish is FinishReason.STOP:  # an id where a stop id ended it
+            self._stop_string = stopped_by
 
     def _read_usage(self, event: Mapping[str, object]) -> None:
         usage = event.get("usage")
@@ -154,7 +164,7 @@ class VLLMReader:
                 f"the stream held {self._count} ids after a prompt of {self._prompt_tokens}, but the server counts "
                 f"{plain(repr(self._usage[1]))} after {plain(repr(self._usage[0]))}: tokens were lost on the way"
             )
-        return Finish(self._finish)
+        return Finish(self._finish, stop_string=self._stop_string)
 
     def _odd(self, data: bytes) -> ModelError:
         try:
