@@ -1,7 +1,7 @@
 r"""Turns, trajectories and tasks as JSON text, and back, without loss.
 
 Token bytes are kept apart from the JSON: `Encoded.blobs` holds one compressed blob per chain, in the order of
-`Trajectory.walk()`. Text is written raw in UTF-8, never as `\u` escapes: two lone surrogates side by side would come
+`Trajectory.walk()`, without what a fork shares with its parent. Text is written raw in UTF-8, never as `\u` escapes: two lone surrogates side by side would come
 back from escapes as one character. So text with lone surrogates gives `bytes`, all other text `str`, and SQLite keeps
 the two apart.
 """
@@ -18,12 +18,15 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from agentkit.journal.blobs import pack_tokens, unpack_tokens
 from agentkit.journal.errors import JournalError
 from agentkit.journal.opaque import pack, unpack
+from agentkit.journal.prefixes import Tokens, shared_prefix, with_prefix, without_prefix
 from agentkit.protocols import CallFault, Chain, ChainDelta, Observation, Span, Task, ToolCall, Trajectory, Turn
 
 Text: TypeAlias = "str | bytes"
 """Text for an SQLite column: `bytes` where it holds lone surrogates."""
 
 T = TypeVar("T")
+
+_NO_TOKENS: Tokens = (b"", b"", b"")
 
 _FREE_FORM: "dict[type, tuple[str, ...]]" = {
     ToolCall: ("arguments",),
@@ -79,11 +82,15 @@ class Codec:
     def encode_trajectory(self, trajectory: Trajectory) -> Encoded:
         """A trajectory with those of its sub-agents; one blob per chain, in the order of `walk()`."""
         chains = [chain for each in trajectory.walk() for chain in each.chains]
-        record = _dumps(self._converter.unstructure(trajectory))
-        return Encoded(record, tuple(map(_blob, chains)), _digest(record, chains))
+        shared = [shared_prefix(each.chains, n) for each in trajectory.walk() for n in range(len(each.chains))]
+        tree = self._converter.unstructure(trajectory)
+        _note_shared(tree, shared[::-1])
+        record = _dumps(tree)
+        blobs = tuple(pack_tokens(*without_prefix(chain, n)) for chain, n in zip(chains, shared, strict=True))
+        return Encoded(record, blobs, _digest(record, chains))
 
-    def decode_trajectory(self, record: Text, blobs: Sequence[bytes]) -> Trajectory:
-        """The trajectory that `encode_trajectory` was given.
+    def decode_trajectory(self, record: Text, blobs: "Sequence[bytes | None]") -> Trajectory:
+        """The trajectory that `encode_trajectory` was given; a chain whose blob is None is left without its tokens.
 
         Raises:
             JournalError: the record is damaged, not of this form, or the number of blobs is another.
@@ -140,7 +147,7 @@ class Codec:
             JournalError: the record or the blob is damaged.
         """
         tree = _loads(record)
-        return self._structure({**tree, "tokens": blob}, Chain)
+        return self._structure({**tree, "tokens": unpack_tokens(blob)}, Chain)
 
     def _structure(self, tree: Any, kind: type[T]) -> T:
         try:
@@ -195,11 +202,25 @@ def _loads(record: Text) -> Any:
         raise JournalError(f"a record is damaged: {error}") from error
 
 
-def _attach(trajectory: Any, reversed_blobs: list[bytes]) -> None:
-    """Put the blobs where the chains of the record expect them, in the order of `walk()`."""
+def _note_shared(trajectory: Any, reversed_shared: list[int]) -> None:
+    for chain in trajectory["chains"]:
+        if shared := reversed_shared.pop():
+            chain["shared"] = shared
+    for child in trajectory["children"]:
+        _note_shared(child, reversed_shared)
+
+
+def _attach(trajectory: Any, reversed_blobs: "list[bytes | None]") -> None:
+    """Put the tokens where the chains of the record expect them, in the order of `walk()`."""
     try:
+        held: list[Tokens] = []
         for chain in trajectory["chains"]:
-            chain["tokens"] = reversed_blobs.pop()
+            blob = reversed_blobs.pop()
+            tokens = _NO_TOKENS if blob is None else unpack_tokens(blob)
+            if blob is not None and "shared" in chain:
+                tokens = with_prefix(held, chain["parent"], chain["shared"], tokens)
+            held.append(tokens)
+            chain["tokens"] = tokens
         for child in trajectory["children"]:
             _attach(child, reversed_blobs)
     except (KeyError, TypeError, IndexError) as error:
@@ -248,4 +269,4 @@ def _chain_tree(chain: Chain, converter: cattrs.Converter) -> dict[str, Any]:
 def _chain(tree: Any, converter: cattrs.Converter) -> Chain:
     parent = tree["parent"]
     spans = converter.structure(tree["spans"], tuple[Span, ...])
-    return Chain(*unpack_tokens(tree["tokens"]), spans, None if parent is None else (int(parent[0]), int(parent[1])))
+    return Chain(*tree["tokens"], spans, None if parent is None else (int(parent[0]), int(parent[1])))

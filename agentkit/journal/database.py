@@ -18,7 +18,8 @@ from urllib.parse import quote
 from agentkit.journal.errors import JournalError
 
 FILE_NAME = "journal.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1: a fork holds the tokens that it shares with its parent. 2: it does not; a file of 1 is read and continued."""
 
 Synchronous: TypeAlias = Literal["NORMAL", "FULL"]
 
@@ -123,7 +124,7 @@ def open_writing(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
                 for statement in _SCHEMA.split(";"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute(_TASKS)
             connection.execute("DELETE FROM writer")
             connection.execute("INSERT INTO writer VALUES (?, ?)", (os.getpid(), socket.gethostname()))

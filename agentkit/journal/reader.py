@@ -11,7 +11,6 @@ from typing import Any, Self
 from attrs import frozen
 
 from agentkit.errors import InvariantError
-from agentkit.journal.blobs import pack_tokens
 from agentkit.journal.codec import Codec, Text, decode_text, encode_text
 from agentkit.journal.database import journal_path, open_reading, sqlite_errors
 from agentkit.journal.errors import JournalError
@@ -159,7 +158,7 @@ class JournalReader:
             ((row_id, record),) = found
             rows = self._all(_TOKENS if tokens else _NO_TOKENS, row_id)
         try:
-            return self._codec.decode_trajectory(record, [blob or _EMPTY for (blob,) in rows])
+            return self._codec.decode_trajectory(record, [blob for (blob,) in rows])
         except JournalError as error:
             raise JournalError(f"trajectory {row_id} of journal {str(self.path)!r}: {error}") from error
 
@@ -196,7 +195,6 @@ _SEALED = f"SELECT task_id, sample_index, {ENDING} FROM trajectories"  # noqa: S
 _TRAJECTORY = "SELECT id, record FROM trajectories WHERE task_id=? AND sample_index=?"
 _TOKENS = "SELECT tokens FROM chains WHERE trajectory_id=? ORDER BY ordinal"
 _NO_TOKENS = "SELECT NULL FROM chains WHERE trajectory_id=?"
-_EMPTY = pack_tokens(b"", b"", b"")
 _SUMMARIES = """
 SELECT task_id, sample_index, attempt, exit_reason, blame, grade, score, outcome, turns, tokens, sampled, seconds
 FROM trajectories ORDER BY id

@@ -16,7 +16,7 @@ from agentkit.journal.codec import Codec, encode_text
 from agentkit.journal.database import Synchronous, close_writing, journal_error, lock, open_writing
 from agentkit.journal.records import Append, Begin, Prepared, Seal, token_counts
 from agentkit.journal.repeat import ENDING, is_repeated
-from agentkit.protocols import ExitReason, RolloutKey
+from agentkit.protocols import ChainDelta, ExitReason, RolloutKey
 
 logger = logging.getLogger("agentkit.journal")
 
@@ -134,13 +134,23 @@ class Store:
             raise InvariantError(f"{key} appends turn {turn.index} of attempt {key.attempt} after turn {last}")
         self._run("INSERT INTO turns VALUES (?, ?, ?, ?)", attempt_id, turn.index, encoded.record, encoded.digest)
         for ordinal, (delta, piece, blob) in enumerate(zip(append.deltas, record.pieces, encoded.blobs, strict=True)):
-            length = self._value(_CHAIN_LENGTH, attempt_id, delta.chain) or 0
+            length = self._value(_CHAIN_LENGTH, attempt_id, delta.chain)
+            if length is None:
+                length = self._inherited(attempt_id, delta)
             if delta.start != length:
                 raise InvariantError(
                     f"{key} appends tokens from {delta.start} on to chain {delta.chain}, which has {length} so far"
                 )
             row = (attempt_id, delta.chain, turn.index, ordinal, delta.start, len(delta.piece), piece, blob)
             self._run("INSERT INTO deltas VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def _inherited(self, attempt_id: int, first: ChainDelta) -> int:
+        """How many tokens of a chain that begins with `first` are its parent's, and not written again."""
+        parent = first.piece.parent
+        if parent is None or first.start != parent[1]:
+            return 0
+        have = self._value(_CHAIN_LENGTH, attempt_id, parent[0]) or 0
+        return parent[1] if parent[0] < first.chain and parent[1] <= have else 0
 
     def _seal(self, record: Prepared, seal: Seal) -> None:
         key, trajectory, encoded = record.key, seal.trajectory, record.encoded
