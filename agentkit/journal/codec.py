@@ -1,9 +1,9 @@
 r"""Turns, trajectories and tasks as JSON text, and back, without loss.
 
 Token bytes are kept apart from the JSON: `Encoded.blobs` holds one compressed blob per chain, in the order of
-`Trajectory.walk()`, without what a fork shares with its parent. Text is written raw in UTF-8, never as `\u` escapes: two lone surrogates side by side would come
-back from escapes as one character. So text with lone surrogates gives `bytes`, all other text `str`, and SQLite keeps
-the two apart.
+`Trajectory.walk()`, without what a fork shares with its parent. Text is written raw in UTF-8, never as `\u` escapes:
+two lone surrogates side by side would come back from escapes as one character. So text with lone surrogates gives
+`bytes`, all other text `str`, and SQLite keeps the two apart.
 """
 
 import json
@@ -269,4 +269,5 @@ def _chain_tree(chain: Chain, converter: cattrs.Converter) -> dict[str, Any]:
 def _chain(tree: Any, converter: cattrs.Converter) -> Chain:
     parent = tree["parent"]
     spans = converter.structure(tree["spans"], tuple[Span, ...])
-    return Chain(*tree["tokens"], spans, None if parent is None else (int(parent[0]), int(parent[1])))
+    ids, mask, logprobs = tree["tokens"]
+    return Chain(ids, mask, logprobs, spans, None if parent is None else (int(parent[0]), int(parent[1])))
