@@ -9,6 +9,22 @@ from attrs import fields, frozen
 from agentkit.errors import ConfigError
 from agentkit.protocols import Json
 
+_ONE = "a rollout samples one continuation a turn; group_size of a Pool makes several rollouts of a task"
+_SCORED = "every sampled token comes with its log-probability, and no other token is scored"
+_ELSEWHERE = {
+    "n": _ONE,
+    "best_of": _ONE,
+    "num_return_sequences": _ONE,
+    "num_beams": _ONE,
+    "logprobs": _SCORED,
+    "prompt_logprobs": _SCORED,
+    "output_logits": _SCORED,
+    "output_scores": _SCORED,
+    "echo": "the chain holds the prompt already",
+    "stop": "text is decoded from whole generations; the renderer's stop_ids end a turn",
+    "stop_token_ids": "the renderer's stop_ids end a turn",
+}
+
 
 @frozen(kw_only=True)
 class SamplingParams:
@@ -44,6 +60,8 @@ class SamplingParams:
         """
         names = [each.name for each in fields(cls)]
         for key in params:
+            if key in _ELSEWHERE:
+                raise ConfigError(f"params.{key} is not for an HFModel: {_ELSEWHERE[key]}; leave it out")
             if key not in names:
                 near = get_close_matches(key, names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"an HFModel knows {', '.join(names)}"

@@ -6,12 +6,16 @@ from difflib import get_close_matches
 from agentkit.errors import ConfigError
 from agentkit.protocols import Json
 
+_ONE = "a rollout samples one continuation a turn; group_size of a Pool makes several rollouts of a task"
 _OWN = {
     "max_tokens": "it follows from budget.max_tokens and the engine's window",
     "stop_token_ids": "the renderer says which ids end a turn",
-    "n": "a rollout samples one continuation; group_size of a Pool makes several rollouts",
+    "n": _ONE,
+    "best_of": _ONE,
+    "use_beam_search": _ONE,
     "logprobs": "every sampled token comes with its log-probability",
-    "prompt_logprobs": "the prompt is not scored",
+    "prompt_logprobs": "only sampled tokens are scored; model.engine scores a whole chain in a request of your own",
+    "echo": "the chain holds the prompt already",
     "flat_logprobs": "how log-probabilities are passed on is no choice",
     "logprob_token_ids": "only the sampled token's log-probability is recorded",
     "output_kind": "what is sampled is streamed",
@@ -55,6 +59,12 @@ def sampling_fields(params: Mapping[str, Json], *, stop_ids: Iterable[int], max_
         "logprobs": 0,  # of the sampled token, and of no other
         "detokenize": bool(params.get("stop")),
     }
+
+
+def held_tokens(params: Mapping[str, Json]) -> int:
+    """How many tokens are sampled before stop strings are looked for."""
+    held = params.get("min_tokens")
+    return held if isinstance(held, int) else 0
 
 
 def _bias(bias: Json) -> dict[int, float]:

@@ -45,3 +45,15 @@ def test_an_unknown_name_is_never_ignored():
         SamplingParams.read({"temprature": 1.0})
     with pytest.raises(ConfigError, match=r"'logit_bias'.*knows temperature, top_p"):
         SamplingParams.read({"logit_bias": {}})
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "num_return_sequences", "num_beams"])
+def test_several_continuations_are_refused_with_what_to_do_instead(name: str):
+    with pytest.raises(ConfigError, match=rf"params\.{name} .*one continuation a turn; group_size of a Pool"):
+        SamplingParams.read({name: 2})
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs", "echo", "output_logits", "stop", "stop_token_ids"])
+def test_what_is_settled_elsewhere_is_refused_with_where(name: str):
+    with pytest.raises(ConfigError, match=rf"params\.{name} is not for an HFModel: .+; leave it out"):
+        SamplingParams.read({name: 1})

@@ -87,7 +87,8 @@ async def test_a_stop_string_inside_a_token_leaves_the_token_whole(
     token_id = next(each for each in range(300, 2000) if len(tiny_renderer.decode([each]).strip()) > 4)
     text = tiny_renderer.decode([token_id]).strip()
     sampled = await sample(model, prompt, allowed_token_ids=[token_id], stop=[text[1:3]])
-    assert (sampled.ids, sampled.finish) == ([token_id], Finish(FinishReason.STOP))
+    assert (sampled.ids, sampled.finish) == ([token_id], Finish(FinishReason.STOP, stop_string=text[1:3]))
+    assert len(sampled.logprobs) == 1
 
 
 async def test_max_tokens_is_cut_to_the_window(model: VLLMModel):

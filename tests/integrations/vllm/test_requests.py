@@ -11,14 +11,17 @@ from agentkit_vllm.requests import Requests
 from attrs import define, field
 
 from agentkit.errors import ConfigError, ModelError, RolloutEnded
-from agentkit.protocols import FinishReason, TokenChunk, TokenRequest
+from agentkit.protocols import Finish, FinishReason, TokenChunk, TokenRequest
 
 
-def output(*ids: int, finish: str | None = None, logprobs: Any = "as sampled") -> Any:
+def output(
+    *ids: int, finish: str | None = None, logprobs: Any = "as sampled", by: object = None, prompt_logprobs: Any = None
+) -> Any:
     if logprobs == "as sampled":
         logprobs = [{token_id: SimpleNamespace(logprob=-token_id / 8)} for token_id in ids]
     return SimpleNamespace(
-        outputs=[SimpleNamespace(token_ids=ids, logprobs=logprobs, finish_reason=finish)],
+        outputs=[SimpleNamespace(index=0, token_ids=ids, logprobs=logprobs, finish_reason=finish, stop_reason=by)],
+        prompt_logprobs=prompt_logprobs,
     )
 
 
@@ -214,6 +217,37 @@ async def test_tokens_without_sound_log_probabilities_are_an_error(logprobs: Any
     with pytest.raises(ModelError, match="log-probabilit"):
         await run(requests_of(Engine([output(3, logprobs=logprobs)])), chunks.append)
     assert chunks == []
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [None, [], [{3: SimpleNamespace(logprob=-1.0)}] * 2, [{4: SimpleNamespace(logprob=-1.0)}]],
+    ids=["none", "too few", "too many", "of others"],
+)
+async def test_log_probabilities_that_do_not_fit_name_the_setting_of_the_engine(logprobs: Any):
+    with pytest.raises(ModelError, match=r"logprobs=0.*engine\.logprobs_mode"):
+        await run(requests_of(Engine([output(3, logprobs=logprobs)])))
+
+
+async def test_scores_of_the_prompt_are_kept_apart():
+    scores = [None, {6: SimpleNamespace(logprob=-0.25)}]
+    engine, chunks = Engine([output(3, prompt_logprobs=scores), output(2, finish="stop")]), []
+    await run(requests_of(engine), chunks.append)
+    assert chunks == [TokenChunk([3], [-3 / 8]), TokenChunk([2], [-2 / 8])]
+
+
+@pytest.mark.parametrize(
+    ("finish", "by", "params", "expected"),
+    [
+        ("stop", "r>", {"stop": ["r>"]}, Finish(stop_string="r>")),
+        ("stop", "r>", {"stop": ["r>"], "min_tokens": 4}, Finish(stop_string="r>", min_tokens=4)),
+        ("stop", 70, {"min_tokens": 4}, Finish()),
+        ("stop", None, {}, Finish()),
+        ("length", None, {"stop": ["r>"]}, Finish(FinishReason.LENGTH)),
+    ],
+)
+async def test_the_stop_string_that_ended_it_is_named(finish: str, by: object, params: Any, expected: Finish):
+    assert await run(requests_of(Engine([output(3), output(4, finish=finish, by=by)])), **params) == expected
 
 
 async def test_a_dead_engine_is_no_reason_to_try_again():

@@ -11,7 +11,20 @@ from agentkit import ConfigError
 KNOWN = ("temperature", "top_p", "top_k", "seed", "stop", "_all_stop_token_ids")
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "stop_token_ids", "n", "logprobs", "prompt_logprobs", "output_kind"])
+OWN = [
+    "max_tokens",
+    "stop_token_ids",
+    "n",
+    "best_of",
+    "use_beam_search",
+    "logprobs",
+    "prompt_logprobs",
+    "output_kind",
+    "echo",
+]
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_what_the_rollout_decides_is_not_the_callers_to_set(name: str):
     with pytest.raises(ConfigError, match=rf"params\.{name} is set by the model itself: .+; leave it out"):
         check_params({"temperature": 1.0, name: 3})
