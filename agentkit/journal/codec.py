@@ -1,9 +1,10 @@
 r"""Turns, trajectories and tasks as JSON text, and back, without loss.
 
 Token bytes are kept apart from the JSON: `Encoded.blobs` holds one compressed blob per chain, in the order of
-`Trajectory.walk()`, without what a fork shares with its parent. Text is written raw in UTF-8, never as `\u` escapes:
-two lone surrogates side by side would come back from escapes as one character. So text with lone surrogates gives
-`bytes`, all other text `str`, and SQLite keeps the two apart.
+`Trajectory.walk()`, without what a fork shares with its parent. So are the bytes of media: the JSON names them by
+their SHA-256, `Encoded.media` has them. Text is written raw in UTF-8, never as `\u` escapes: two lone surrogates side
+by side would come back from escapes as one character. So text with lone surrogates gives `bytes`, all other text `str`,
+and SQLite keeps the two apart.
 """
 
 import json
@@ -17,9 +18,22 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from agentkit.journal.blobs import pack_tokens, unpack_tokens
 from agentkit.journal.errors import JournalError
+from agentkit.journal.media import Fetch, attach_media, media_of_trajectory, media_of_turn, parts_tree
 from agentkit.journal.opaque import pack, unpack
 from agentkit.journal.prefixes import Tokens, shared_prefix, with_prefix, without_prefix
-from agentkit.protocols import CallFault, Chain, ChainDelta, Observation, Span, Task, ToolCall, Trajectory, Turn
+from agentkit.protocols import (
+    CallFault,
+    Chain,
+    ChainDelta,
+    Medium,
+    Message,
+    Observation,
+    Span,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 
 Text: TypeAlias = "str | bytes"
 """Text for an SQLite column: `bytes` where it holds lone surrogates."""
@@ -33,15 +47,21 @@ _FREE_FORM: "dict[type, tuple[str, ...]]" = {
     Observation: ("metadata",),
     Task: ("data", "metadata"),
 }
+# Written only where there is something in it, so that text is as it always was.
+_SPARSE: "dict[type, tuple[str, ...]]" = {Message: ("parts",), Observation: ("parts",)}
 
 
 @frozen
 class Encoded:
-    """A record: its JSON, the compressed tokens of its chains, and a digest of both before compression."""
+    """A record: its JSON, the compressed tokens of its chains, and a digest of both before compression.
+
+    `media` are those that the JSON names; the digest covers them through their names.
+    """
 
     record: Text
     blobs: tuple[bytes, ...]
     digest: bytes
+    media: tuple[Medium, ...] = ()
 
 
 def encode_text(text: str) -> Text:
@@ -69,15 +89,15 @@ class Codec:
         record = _dumps(self._converter.unstructure(turn))
         pieces = [delta.piece for delta in deltas]
         places = _dumps(self._converter.unstructure(list(deltas)))
-        return Encoded(record, tuple(map(_blob, pieces)), _digest(record, pieces, places))
+        return Encoded(record, tuple(map(_blob, pieces)), _digest(record, pieces, places), media_of_turn(turn))
 
-    def decode_turn(self, record: Text) -> Turn:
-        """The turn that `encode_turn` was given.
+    def decode_turn(self, record: Text, fetch: "Fetch | None" = None) -> Turn:
+        """The turn that `encode_turn` was given; `fetch` gives the bytes of a medium by its SHA-256.
 
         Raises:
-            JournalError: the record is damaged or not of this form.
+            JournalError: the record is damaged or not of this form, or a medium is missing.
         """
-        return self._structure(_loads(record), Turn)
+        return self._structure(attach_media(_loads(record), record, fetch), Turn)
 
     def encode_trajectory(self, trajectory: Trajectory) -> Encoded:
         """A trajectory with those of its sub-agents; one blob per chain, in the order of `walk()`."""
@@ -87,15 +107,20 @@ class Codec:
         _note_shared(tree, shared[::-1])
         record = _dumps(tree)
         blobs = tuple(pack_tokens(*without_prefix(chain, n)) for chain, n in zip(chains, shared, strict=True))
-        return Encoded(record, blobs, _digest(record, chains))
+        return Encoded(record, blobs, _digest(record, chains), media_of_trajectory(trajectory))
 
-    def decode_trajectory(self, record: Text, blobs: "Sequence[bytes | None]") -> Trajectory:
+    def decode_trajectory(
+        self, record: Text, blobs: "Sequence[bytes | None]", fetch: "Fetch | None" = None
+    ) -> Trajectory:
         """The trajectory that `encode_trajectory` was given; a chain whose blob is None is left without its tokens.
 
+        `fetch` gives the bytes of a medium by its SHA-256.
+
         Raises:
-            JournalError: the record is damaged, not of this form, or the number of blobs is another.
+            JournalError: the record is damaged, not of this form, the number of blobs is another, or a medium is
+                missing.
         """
-        tree, rest = _loads(record), list(blobs)
+        tree, rest = attach_media(_loads(record), record, fetch), list(blobs)
         rest.reverse()
         _attach(tree, rest)
         if rest:
@@ -128,13 +153,13 @@ class Codec:
         """A task."""
         return _dumps(self._converter.unstructure(task))
 
-    def decode_task(self, record: Text) -> Task:
-        """The task that `encode_task` was given.
+    def decode_task(self, record: Text, fetch: "Fetch | None" = None) -> Task:
+        """The task that `encode_task` was given; `fetch` gives the bytes of a medium by its SHA-256.
 
         Raises:
-            JournalError: the record is damaged or not of this form.
+            JournalError: the record is damaged or not of this form, or a medium is missing.
         """
-        return self._structure(_loads(record), Task)
+        return self._structure(attach_media(_loads(record), record, fetch), Task)
 
     def encode_piece(self, piece: Chain) -> Text:
         """Spans and parent of a piece of a chain; its tokens are a blob of their own."""
@@ -229,7 +254,7 @@ def _attach(trajectory: Any, reversed_blobs: "list[bytes | None]") -> None:
 
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False)
-    free_form = _FREE_FORM.__contains__
+    free_form = (_FREE_FORM | _SPARSE).__contains__
 
     # by predicate, not by class: the latter resolves all annotations, and `Json` cannot be resolved everywhere
     @converter.register_unstructure_hook_factory(free_form)
@@ -247,7 +272,13 @@ def _converter() -> cattrs.Converter:
 
 
 def _overrides(kind: type) -> Any:
-    return {name: override(unstruct_hook=pack, struct_hook=_unpack_hook) for name in _FREE_FORM[kind]}
+    free = {name: override(unstruct_hook=pack, struct_hook=_unpack_hook) for name in _FREE_FORM.get(kind, ())}
+    shown = override(omit_if_default=True, unstruct_hook=parts_tree, struct_hook=_made_parts)
+    return free | dict.fromkeys(_SPARSE.get(kind, ()), shown)
+
+
+def _made_parts(value: Any, _: object) -> Any:
+    return value  # `attach_media` has made them
 
 
 def _unpack_hook(value: Any, _: object) -> Any:

@@ -54,6 +54,7 @@ CREATE TABLE chains (
 """
 # Came later. Who does not know it does well without, so it is no new version of the schema.
 _TASKS = "CREATE TABLE IF NOT EXISTS tasks (task_id PRIMARY KEY NOT NULL, digest BLOB NOT NULL)"
+_MEDIA = "CREATE TABLE IF NOT EXISTS media (digest BLOB PRIMARY KEY NOT NULL, data BLOB NOT NULL) WITHOUT ROWID"
 
 
 def journal_path(run: "str | os.PathLike[str]") -> Path:
@@ -126,6 +127,7 @@ def open_writing(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
                 connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute(_TASKS)
+            connection.execute(_MEDIA)
             connection.execute("DELETE FROM writer")
             connection.execute("INSERT INTO writer VALUES (?, ?)", (os.getpid(), socket.gethostname()))
             connection.execute("COMMIT")

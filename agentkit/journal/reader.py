@@ -158,7 +158,7 @@ class JournalReader:
             ((row_id, record),) = found
             rows = self._all(_TOKENS if tokens else _NO_TOKENS, row_id)
         try:
-            return self._codec.decode_trajectory(record, [blob for (blob,) in rows])
+            return self._codec.decode_trajectory(record, [blob for (blob,) in rows], self._medium)
         except JournalError as error:
             raise JournalError(f"trajectory {row_id} of journal {str(self.path)!r}: {error}") from error
 
@@ -172,9 +172,14 @@ class JournalReader:
                 ChainDelta(chain, start, self._codec.decode_piece(record, blob))
                 for chain, start, record, blob in deltas
             ]
-            return Unfinished(key, tuple(self._codec.decode_turn(record) for (record,) in turns), join(pieces))
+            made = tuple(self._codec.decode_turn(record, self._medium) for (record,) in turns)
+            return Unfinished(key, made, join(pieces))
         except (JournalError, InvariantError) as error:
             raise JournalError(f"attempt {attempt} of {key} in journal {str(self.path)!r}: {error}") from error
+
+    def _medium(self, digest: bytes) -> bytes | None:
+        found = self._all("SELECT data FROM media WHERE digest=?", digest)  # never deleted, so no snapshot is needed
+        return found[0][0] if found else None
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:

@@ -132,6 +132,7 @@ class Store:
         last = self._value("SELECT max(turn) FROM turns WHERE attempt_id=?", attempt_id)
         if last is not None and turn.index < last:
             raise InvariantError(f"{key} appends turn {turn.index} of attempt {key.attempt} after turn {last}")
+        self._keep_media(record)
         self._run("INSERT INTO turns VALUES (?, ?, ?, ?)", attempt_id, turn.index, encoded.record, encoded.digest)
         for ordinal, (delta, piece, blob) in enumerate(zip(append.deltas, record.pieces, encoded.blobs, strict=True)):
             length = self._value(_CHAIN_LENGTH, attempt_id, delta.chain)
@@ -169,6 +170,7 @@ class Store:
             self._run("DELETE FROM chains WHERE trajectory_id=?", sealed.row_id)
             self._run("DELETE FROM trajectories WHERE id=?", sealed.row_id)
         self._compare_task(key, record.task_digest)
+        self._keep_media(record)
         tokens, sampled = token_counts([trajectory])
         grade = trajectory.grade
         values = {
@@ -195,6 +197,12 @@ class Store:
                 f"DELETE FROM {table} WHERE attempt_id IN (SELECT id FROM attempts WHERE task_id=? AND sample_index=?)",  # noqa: S608
                 *_row(key)[:2],
             )
+
+    def _keep_media(self, record: Prepared) -> None:
+        """Once each, whoever shows them: the rollouts of a group open with the same."""
+        for medium in record.encoded.media:
+            if self._value("SELECT 1 FROM media WHERE digest=?", medium.digest) is None:
+                self._run("INSERT INTO media VALUES (?, ?)", medium.digest, medium.data)
 
     def _compare_task(self, key: RolloutKey, digest: bytes | None) -> None:
         if digest is None:

@@ -14,6 +14,14 @@ from agentkit.protocols.chains import Chain as Chain
 from agentkit.protocols.chains import ChainDelta as ChainDelta
 from agentkit.protocols.env import Env as Env
 from agentkit.protocols.env import Steps as Steps
+from agentkit.protocols.media import MediaError as MediaError
+from agentkit.protocols.media import Medium as Medium
+from agentkit.protocols.media import Part as Part
+from agentkit.protocols.media import Placed as Placed
+from agentkit.protocols.media import PlacesMedia as PlacesMedia
+from agentkit.protocols.attach import image as image
+from agentkit.protocols.attach import video as video
+from agentkit.protocols.attach import audio as audio
 from agentkit.protocols.messages import Json as Json
 from agentkit.protocols.messages import ToolCall as ToolCall
 from agentkit.protocols.messages import Message as Message

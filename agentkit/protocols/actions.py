@@ -6,7 +6,8 @@ from typing import cast
 
 from attrs import field, frozen
 
-from agentkit.errors import ToolError
+from agentkit.errors import ConfigError, ToolError
+from agentkit.protocols.media import Part, check_parts, text_of
 from agentkit.protocols.messages import FinishReason, Json, Message, ToolCall
 
 
@@ -97,7 +98,8 @@ class Observation:
     """What an action caused.
 
     `content` is what the policy reads. `done` ends the rollout as `finished`. `call_id` is set by the loop for
-    answers to calls; `role` is `tool` for those and `user` for what an env says unasked.
+    answers to calls; `role` is `tool` for those and `user` for what an env says unasked. Where it shows media, `parts`
+    are texts and media in order, and `content` is their texts: `Observation.of` sets both.
     """
 
     content: str
@@ -106,6 +108,7 @@ class Observation:
     call_id: str | None = None
     name: str | None = None
     metadata: Mapping[str, Json] = field(factory=_no_metadata)
+    parts: tuple[Part, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         content, status = cast("object", self.content), cast("object", self.status)  # as user code built it
@@ -113,9 +116,26 @@ class Observation:
             raise ToolError(
                 f"an observation has a text and an ObservationStatus, found {self.content!r:.200} and {self.status!r}"
             )
+        if self.parts:
+            try:
+                check_parts(self.content, self.parts)
+            except ConfigError as error:
+                raise ToolError(f"an observation cannot be shown: {error}") from None
+
+    @classmethod
+    def of(
+        cls,
+        *parts: Part,
+        done: bool = False,
+        status: ObservationStatus = ObservationStatus.OK,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> "Observation":
+        """An observation of texts and media, in the order in which they are shown."""
+        shown = () if all(isinstance(part, str) for part in parts) else parts
+        return cls(text_of(parts), done, status, metadata={} if metadata is None else metadata, parts=shown)
 
     def message(self) -> Message:
         """The message to put in a message history."""
         if self.call_id is None:
-            return Message("user", self.content)
-        return Message("tool", self.content, tool_call_id=self.call_id, name=self.name)
+            return Message("user", self.content, parts=self.parts)
+        return Message("tool", self.content, tool_call_id=self.call_id, name=self.name, parts=self.parts)

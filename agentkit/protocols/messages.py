@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from attrs import field, frozen
 
 from agentkit.errors import ConfigError
+from agentkit.protocols.media import Medium, Part, check_parts, text_of
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A JSON value."""
@@ -33,7 +34,8 @@ class Message:
     """One message of a conversation.
 
     `reasoning` is the thinking of an assistant message, kept apart from `content` because many templates treat it
-    apart; `tool_call_id` and `name` belong to messages of role `tool`.
+    apart; `tool_call_id` and `name` belong to messages of role `tool`. Where media are shown, `parts` are texts and
+    media in order, and `content` is their texts, one after another; without media `parts` is empty.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -42,6 +44,7 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: str | None = None
+    parts: tuple[Part, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         # A role is written by the template as it stands, so it must be one that templates know, and nothing else.
@@ -49,6 +52,15 @@ class Message:
             raise ConfigError(
                 f"a message has a role ({', '.join(ROLES)}) and a text, found {self.role!r} and {self.content!r:.200}"
             )
+        if self.parts:
+            check_parts(self.content, self.parts)
+            if self.role == "assistant":
+                raise ConfigError("an assistant message has no media: a policy samples text")
+
+    @property
+    def media(self) -> tuple[Medium, ...]:
+        """What it shows, in order."""
+        return tuple(part for part in self.parts if isinstance(part, Medium)) if self.parts else ()
 
 
 def as_message(said: object) -> Message:
@@ -69,9 +81,12 @@ def system(content: str) -> Message:
     return Message("system", content)
 
 
-def user(content: str) -> Message:
-    """A user message."""
-    return Message("user", content)
+def user(content: Part, *more: Part) -> Message:
+    """A user message: a text, or texts and media in the order in which they are shown."""
+    if not more and isinstance(content, str):
+        return Message("user", content)
+    parts = (content, *more)
+    return Message("user", text_of(parts), parts=() if all(isinstance(part, str) for part in parts) else parts)
 
 
 def assistant(content: str, *tool_calls: ToolCall) -> Message:

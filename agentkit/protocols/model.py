@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from agentkit.errors import ModelError
 from agentkit.protocols.actions import CallFault
+from agentkit.protocols.media import Placed
 from agentkit.protocols.messages import FinishReason, Json, Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import Renderer, ToolParser
 
@@ -79,6 +80,7 @@ class TokenRequest:
     `request_id` is one per trajectory, so that servers and routers keep its prefix warm. `prompt_ids` is a view of the
     live chain, not a copy; the first `len(prompt_ids) - new_ids` are what the previous request of this chain ended
     with, so a client can grow its wire form instead of rebuilding it. `deadline` is an `anyio.current_time()` value.
+    `media` are all that the prompt shows, in order; only a model whose `takes_media` is true is asked with any.
     """
 
     request_id: str
@@ -88,6 +90,7 @@ class TokenRequest:
     stop_ids: frozenset[int]
     deadline: float
     params: Mapping[str, Json] = field(factory=dict)
+    media: Sequence[Placed] = ()
 
 
 @frozen
