@@ -38,8 +38,11 @@ from agentkit.protocols import ToolCall as ToolCall
 from agentkit.protocols import ToolContext as ToolContext
 from agentkit.protocols import Trajectory as Trajectory
 from agentkit.protocols import assistant as assistant
+from agentkit.protocols import audio as audio
+from agentkit.protocols import image as image
 from agentkit.protocols import system as system
 from agentkit.protocols import user as user
+from agentkit.protocols import video as video
 from agentkit.tools import tool as tool
 from agentkit.errors import ContextOverflow as ContextOverflow
 from agentkit.errors import SandboxError as SandboxError
