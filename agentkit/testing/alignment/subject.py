@@ -1,0 +1,136 @@
+"""What is under test: a renderer, the template's own full renders, and the tools that the policy is shown."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
+from typing import Any, cast
+
+from attrs import evolve, field, frozen
+
+from agentkit.errors import ConfigError
+from agentkit.extras import require
+from agentkit.protocols import Json, Message, Renderer, Tokenizer, ToolSpec, user
+from agentkit.testing.alignment.oracles import HFOracle, Oracle
+
+PROBE = ToolSpec(
+    "look_up",
+    "Looks something up.",
+    {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+)
+
+_TODAY = date(2026, 1, 31)  # a template that writes the date writes this one: no test runs across midnight
+
+
+@frozen(kw_only=True)
+class Subject:
+    """A renderer and its oracle.
+
+    `tools` are shown in half of the conversations. `reasons` says whether the policy writes reasoning; with
+    `keeps_history` the renderer goes on where the template would change what was said, and only what is new has to be
+    the template's. `roles` are those that the template lets a conversation open with.
+    """
+
+    renderer: Renderer
+    oracle: Oracle
+    tokenizer: Tokenizer
+    tools: tuple[ToolSpec, ...] = (PROBE,)
+    reasons: bool = True
+    keeps_history: bool = False
+    opens_with_system: bool = field(default=True)
+    keeps_text: bool = field(default=True)
+    """Whether decoding gives the encoded text back, character by character."""
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the renderer says that its template never changes what it has written."""
+        return not getattr(self.renderer, "rewrites", ())
+
+
+def subject_of(
+    tokenizer: Any = None,
+    *,
+    renderer: Renderer | None = None,
+    oracle: Oracle | None = None,
+    tools: Sequence[ToolSpec | Mapping[str, Any]] = (),
+    reasoning: bool = True,
+    **options: Any,
+) -> Subject:
+    """A subject over a loaded fast tokenizer, or a folder, a GGUF file or a name on the hub.
+
+    Renderer and oracle are made from it as `agentkit_hf.hf_renderer(tokenizer, reasoning=..., **options)` would be;
+    either may be given instead, and with both there need be no tokenizer. `tools` are specs or functions in OpenAI
+    form, by default one that looks something up.
+
+    Raises:
+        ConfigError: something is missing, or the parts do not fit.
+        MissingExtraError: `transformers` is not installed.
+    """
+    if tokenizer is None and (renderer is None or oracle is None):
+        raise ConfigError("an alignment test needs a tokenizer, or both renderer=... and oracle=...")
+    if isinstance(tokenizer, str):
+        loading = require("agentkit_hf.loading", extra="hf", purpose="an alignment test of a tokenizer by name")
+        tokenizer = loading.load_tokenizer(tokenizer)
+    if renderer is None:
+        made_by = require("agentkit_hf", extra="hf", purpose="an alignment test of a tokenizer")
+        # whether something is rewritten is a result of the test, no reason not to make it
+        options = {"today": _TODAY, **options, "allow_rewrites": True}
+        renderer = made_by.hf_renderer(tokenizer, reasoning=reasoning, **options)
+    if oracle is None:
+        oracle = HFOracle(tokenizer, **_template_options(tokenizer, options))
+    text = cast("Any", renderer)
+    if not isinstance(getattr(text, "tokenizer", None), Tokenizer):
+        raise ConfigError(f"an alignment test needs a renderer with a tokenizer, {type(renderer).__name__} has none")
+    family = getattr(text, "family", None)
+    subject = Subject(
+        renderer=cast("Renderer", renderer),
+        oracle=oracle,
+        tokenizer=text.tokenizer,
+        tools=tuple(map(_spec, tools)) or (PROBE,),
+        reasons=reasoning and getattr(family, "reasons", True),
+        keeps_history=bool(getattr(text, "keeps_history", options.get("keep_history", False))),
+    )
+    return evolve(subject, opens_with_system=_takes_system(subject), keeps_text=_keeps_text(subject.tokenizer))
+
+
+def _template_options(hf: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `transformers` is told: not what is for the renderer alone, and the template as text."""
+    ours = ("family", "allow_rewrites", "keep_history", "with_system", "today")
+    passed = {name: value for name, value in options.items() if name not in ours}
+    if (today := options.get("today")) is not None:  # both read the same clock
+        day = date.fromisoformat(today) if isinstance(today, str) else today
+        passed["strftime_now"] = datetime.combine(day, time()).strftime
+    given = passed.get("chat_template")
+    if isinstance(given, str) and "{%" not in given and "{{" not in given:
+        named = getattr(hf, "chat_template", None)
+        if isinstance(named, dict) and given in named:
+            passed["chat_template"] = named[given]
+        else:
+            with open(given, encoding="utf-8") as file:
+                passed["chat_template"] = file.read()
+    elif given is None:
+        passed.pop("chat_template", None)
+    return passed
+
+
+def _spec(tool: ToolSpec | Mapping[str, Any]) -> ToolSpec:
+    if isinstance(tool, ToolSpec):
+        return tool
+    function: Any = tool.get("function", tool)
+    name: object = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a tool is a ToolSpec or a function in OpenAI form with a name, found {tool!r:.200}")
+    parameters: Mapping[str, Json] = function.get("parameters") or {"type": "object", "properties": {}}
+    return ToolSpec(name, str(function.get("description", "")), parameters)
+
+
+def _takes_system(subject: Subject) -> bool:
+    try:
+        subject.oracle.render([Message("system", "."), user(".")], (), generation_prompt=True)
+    except Exception:  # the template is the user's code: some refuse a system message, each in its own words
+        return False
+    return True
+
+
+def _keeps_text(tokenizer: Tokenizer) -> bool:
+    return all(
+        tokenizer.decode(list(tokenizer.encode(text))) == text for text in (" a  b", "\n\nx ", "<", "1 + 1\t", "\u00e9")
+    )
