@@ -134,9 +134,9 @@ class TokenPolicy:
             raise _nothing_new()
         ledger, last = record.ledger, record.turns[-1]
         said = record.history[-len(pending) - 1]
-        last_id = ledger.view(chain)[-1] if last.stop > last.start else None
+        sampled = ledger.view(chain).since(last.start)
         try:
-            close, bridge = self.renderer.bridge(said, pending, self.tools, last_id=last_id)
+            close, bridge = self.renderer.bridge(said, pending, self.tools, sampled=sampled)
         except NotAppendable:
             if self.agent.on_rewrite == "error":
                 raise

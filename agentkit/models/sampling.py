@@ -51,7 +51,7 @@ def stop_id_of(renderer: Renderer) -> int:
     if not renderer.stop_ids:
         raise ConfigError("a scripted model needs a renderer with stop ids, found none")
     turn: tuple[Message, Sequence[Message]] = (assistant("a"), [user("b")])
-    close, rest = renderer.bridge(*turn, (), last_id=None)
+    close, rest = renderer.bridge(*turn, (), sampled=())
     return next((each for each in (*close, *rest) if each in renderer.stop_ids), min(renderer.stop_ids))
 
 

@@ -51,13 +51,13 @@ class Renderer(Protocol):
         ...
 
     def bridge(
-        self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, last_id: int | None
+        self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, sampled: Sequence[int]
     ) -> "tuple[Sequence[int], Sequence[int]]":
         """The ids to append after a sampled turn: (those that close it, those that lead to the next generation).
 
         `action` is the sampled turn as parsed (its calls, their ids and names), `new` every message since, in one
-        batch. `last_id` is the last sampled id, None for an empty generation: where it is not a stop id, the first part
-        closes the turn, else the first part is empty.
+        batch. `sampled` are the ids of the turn, verbatim: where the last is no stop id, the first part closes the turn
+        and what is open in it, else the first part is empty.
 
         Raises:
             NotAppendable: the template would rewrite what is already in the chain.

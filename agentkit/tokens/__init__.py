@@ -1,11 +1,27 @@
 """What the policy saw, exactly: the ledger, tokenizers, chat templates and renderers. No I/O, no event loop."""
 
 from agentkit.tokens.bytelevel import ByteTokenizer as ByteTokenizer
-from agentkit.tokens.family import CHATML as CHATML
-from agentkit.tokens.family import GLM as GLM
-from agentkit.tokens.family import LLAMA3 as LLAMA3
-from agentkit.tokens.family import QWEN as QWEN
+from agentkit.tokens.certificate import Cell as Cell
+from agentkit.tokens.certificate import Certificate as Certificate
+from agentkit.tokens.certificate import Finding as Finding
+from agentkit.tokens.certificate import Verdict as Verdict
+from agentkit.tokens.families import CHATML as CHATML
+from agentkit.tokens.families import DEEPSEEK as DEEPSEEK
+from agentkit.tokens.families import FAMILIES as FAMILIES
+from agentkit.tokens.families import GEMMA as GEMMA
+from agentkit.tokens.families import GEMMA4 as GEMMA4
+from agentkit.tokens.families import GLM as GLM
+from agentkit.tokens.families import GPT_OSS as GPT_OSS
+from agentkit.tokens.families import KIMI as KIMI
+from agentkit.tokens.families import LLAMA3 as LLAMA3
+from agentkit.tokens.families import MINIMAX as MINIMAX
+from agentkit.tokens.families import MISTRAL as MISTRAL
+from agentkit.tokens.families import PHI as PHI
+from agentkit.tokens.families import QWEN as QWEN
+from agentkit.tokens.families import family_named as family_named
+from agentkit.tokens.families import find_family as find_family
 from agentkit.tokens.family import Family as Family
+from agentkit.tokens.family import Thought as Thought
 from agentkit.tokens.hf import HFTemplate as HFTemplate
 from agentkit.tokens.hf import HFTokenizer as HFTokenizer
 from agentkit.tokens.ledger import Ledger as Ledger
@@ -15,3 +31,6 @@ from agentkit.tokens.ledger import join as join
 from agentkit.tokens.renderer import TemplateRenderer as TemplateRenderer
 from agentkit.tokens.renderer import byte_chatml as byte_chatml
 from agentkit.tokens.safe import SafeEncoder as SafeEncoder
+from agentkit.tokens.situations import Mode as Mode
+from agentkit.tokens.situations import Reasoning as Reasoning
+from agentkit.tokens.situations import Situation as Situation

@@ -1,5 +1,7 @@
 """What a renderer must know of a model family beyond its template, as data."""
 
+from collections.abc import Sequence
+
 from attrs import frozen
 
 from agentkit.errors import ConfigError
@@ -7,20 +9,43 @@ from agentkit.protocols.tokens import Tokenizer
 
 
 @frozen(kw_only=True)
+class Thought:
+    """How a family marks reasoning: the text that opens and closes it, and what closes one that was cut short."""
+
+    opens: str = "<think>"
+    closes: str = "</think>"
+    cut: str = "\n</think>\n\n"
+
+
+@frozen(kw_only=True)
 class Family:
     """How the turns of a model family end.
 
-    `stops` are the control tokens that end a turn when sampled (those the tokenizer lacks are ignored); `close` is the
-    one appended after a turn that was cut short. With `stop_is_header` the stop is the first token of the next turn and
-    nothing closes one, so `close` stays empty. `reasons` says whether the policy may write reasoning: with False, a
-    template that drops earlier reasoning counts as append-only as long as no turn has any.
+    `marks` are control tokens that tell the tokenizers of this family from others with the same stops. `stops` are the
+    control tokens that end a turn when sampled (those the tokenizer lacks are ignored). `headers` are those among them
+    that already open what comes next, so that they are not written again. `written` are control tokens that the
+    template writes at the end of a turn though they stop no generation. `close` is what a turn ends with in the
+    template; with every stop a header nothing closes a turn, so it stays empty. `thought` is how reasoning is marked.
+    `reasons` says whether the policy may write reasoning: with False, a template that drops earlier reasoning counts
+    as append-only as long as no turn has any. `single_call` says that the template holds one call a turn. Whether the
+    generation prompt opens a thought, in which order results come, whether there is a system role and the like are
+    asked of the template itself.
     """
 
     name: str
     stops: tuple[str, ...]
+    marks: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     close: str = ""
-    stop_is_header: bool = False
+    thought: Thought | None = Thought()
     reasons: bool = True
+    single_call: bool = False
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """What may be written at the end of a turn."""
+        return (*(text for text in self.stops if text not in self.headers), *self.written)
 
     def stop_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """The ids of `stops` in this tokenizer.
@@ -32,12 +57,11 @@ class Family:
         found = frozenset(control[text] for text in self.stops if text in control)
         if not found:
             raise ConfigError(f"family {self.name!r} stops at {self.stops!r}, none of which the tokenizer knows")
-        if not self.stop_is_header and self.close not in control:
+        if self.close not in control and (self.close or not self.headers):
             raise ConfigError(f"family {self.name!r} closes a turn with {self.close!r}, which the tokenizer lacks")
         return found
 
 
-CHATML = Family(name="chatml", stops=("<|im_end|>", "<|endoftext|>"), close="<|im_end|>")
-QWEN = Family(name="qwen", stops=("<|im_end|>", "<|endoftext|>"), close="<|im_end|>")
-LLAMA3 = Family(name="llama3", stops=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"), close="<|eot_id|>")
-GLM = Family(name="glm", stops=("<|user|>", "<|observation|>", "<|endoftext|>"), stop_is_header=True)
+def known(texts: Sequence[str], tokenizer: Tokenizer) -> frozenset[str]:
+    """Those of `texts` that are control tokens of this tokenizer."""
+    return frozenset(text for text in texts if text in tokenizer.control)

@@ -5,12 +5,16 @@ Pass in a fast tokenizer that you loaded yourself; nothing here loads or downloa
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from agentkit.errors import ConfigError
 from agentkit.extras import require
-from agentkit.protocols.messages import Json, Message, ToolSpec
+from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec, assistant, user
+from agentkit.tokens._hf_vocabulary import forget
+from agentkit.tokens._hf_wire import call_as_mapping, call_as_text, wire_message, wire_tool
 
 
 class FastTokenizer(Protocol):
@@ -33,7 +37,7 @@ class HFTokenizer:
 
         Raises:
             MissingExtraError: `tokenizers` is not installed.
-            ConfigError: `hf` is no fast tokenizer, or has control tokens that swallow the white space around them.
+            ConfigError: `hf` is no fast tokenizer, or has control tokens that only count as whole words.
         """
         backend = getattr(hf, "backend_tokenizer", None)
         if backend is None:
@@ -43,23 +47,48 @@ class HFTokenizer:
         added = description["added_tokens"]
         control = [token for token in added if not token["content"].isspace()]
         for token in control:
-            if token["lstrip"] or token["rstrip"]:
-                raise ConfigError(f"control token {token['content']!r} swallows white space, which is not supported")
+            if token["single_word"]:
+                raise ConfigError(f"control token {token['content']!r} counts as a whole word only: not supported")
         description["added_tokens"] = [token for token in added if token["content"].isspace()]
         description["post_processor"] = None
-        _forget(description["model"], {token["content"] for token in control})
-        self._plain = module.Tokenizer.from_str(json.dumps(description))
+        forget(description["model"], {token["content"] for token in control})
+        self._start = module.Tokenizer.from_str(json.dumps(description))
+        self._plain = self._start
+        if _prepends_at_the_start(description):
+            self._plain = module.Tokenizer.from_str(json.dumps(description))
         self._whole = backend
         self._control = MappingProxyType({token["content"]: int(token["id"]) for token in control})
+        self._swallows = MappingProxyType(
+            {
+                token["content"]: (bool(token["lstrip"]), bool(token["rstrip"]))
+                for token in control
+                if token["lstrip"] or token["rstrip"]
+            }
+        )
 
     @property
     def control(self) -> Mapping[str, int]:
         """Every added token by its text, whether marked special or not."""
         return self._control
 
+    @property
+    def swallows(self) -> Mapping[str, tuple[bool, bool]]:
+        """Control tokens that take along the white space (before them, after them)."""
+        return self._swallows
+
     def encode(self, text: str) -> list[int]:
-        """The ids of `text` as plain text, as the tokenizer itself encodes it where it holds no control token."""
+        """The ids of `text` as plain text, as the tokenizer itself encodes it behind a control token."""
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_start(self, text: str) -> list[int]:
+        """The ids of `text` as plain text, as the tokenizer itself encodes it where a text starts with it."""
+        ids: list[int] = self._start.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_whole(self, text: str) -> list[int]:
+        """The ids the tokenizer itself gives for `text`, control tokens found in it: for trusted text."""
+        ids: list[int] = self._whole.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -69,65 +98,71 @@ class HFTokenizer:
 
 
 class HFTemplate:
-    """The chat template of a `transformers` tokenizer. Arguments of calls go in as mappings, tools as OpenAI functions.
+    """The chat template of a `transformers` tokenizer. Tools go in as OpenAI functions, arguments of calls as mappings.
 
+    A template that cannot write mappings (DeepSeek V3's joins strings) gets arguments as JSON text; it is asked which.
     `kwargs` go to every rendering (`enable_thinking`, `chat_template`, ...) and must not change within a chain.
     """
 
     def __init__(self, hf: FastTokenizer, **kwargs: object) -> None:
         self._hf = hf
         self._kwargs = kwargs
+        given = kwargs.get("chat_template") or getattr(hf, "chat_template", None) or ""
+        self._source = "\n".join(map(str, given.values())) if isinstance(given, Mapping) else str(given)
+        self._calls: Callable[[ToolCall], dict[str, Json]] = call_as_mapping
+        self._calls = self._how_calls_are_written()
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the template reads the clock: what it renders today is not what it renders tomorrow."""
+        return "strftime_now" in self._source and "strftime_now" not in self._kwargs
+
+    @property
+    def identity(self) -> str:
+        """Tells templates apart that may render differently: their source, their arguments, the special tokens."""
+        names = getattr(self._hf, "special_tokens_map", {})
+        kwargs = {name: value for name, value in self._kwargs.items() if name != "chat_template"}
+        return repr((self._source, sorted(kwargs.items(), key=repr), sorted(names.items(), key=repr)))
+
+    def dated(self, now: datetime) -> "HFTemplate":
+        """The same template for which it is always `now`; itself where it does not read the clock."""
+        if not self.is_moving:
+            return self
+        fixed = copy(self)
+        fixed._kwargs = {**self._kwargs, "strftime_now": now.strftime}
+        return fixed
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         """The full rendering. Errors of the template come out as it raised them."""
         text: str = self._hf.apply_chat_template(
-            [_message(message) for message in messages],
-            tools=[_function(tool) for tool in tools] or None,
+            [wire_message(message, self._calls) for message in messages],
+            tools=[wire_tool(tool) for tool in tools] or None,
             add_generation_prompt=generation_prompt,
             tokenize=False,
             **self._kwargs,
         )
         return text
 
-
-def _forget(model: dict[str, Any], texts: set[str]) -> None:
-    """Take `texts` out of the ordinary vocabulary, where some tokenizers list their control tokens too."""
-    vocabulary = model["vocab"]
-    listed = texts.intersection(vocabulary) - {model.get("unk_token")} if isinstance(vocabulary, dict) else set()
-    for text in listed:
-        del vocabulary[text]
-    if listed and "merges" in model:
-        model["merges"] = [
-            pair
-            for pair in model["merges"]
-            if "".join(pair.split(" ") if isinstance(pair, str) else pair) not in listed
-        ]
-
-
-def _message(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _plain(call.arguments)}}
-            for call in message.tool_calls
-        ]
-    if message.reasoning is not None:
-        wire["reasoning_content"] = message.reasoning
-    if message.tool_call_id is not None:
-        wire["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        wire["name"] = message.name
-    return wire
+    def _how_calls_are_written(self) -> Callable[[ToolCall], dict[str, Json]]:
+        probe = assistant("", ToolCall("probe0000", "probe", {"probe_key": "probe_value"}))
+        try:
+            text = self([user("."), probe], (), generation_prompt=False)
+            return call_as_text if "{'probe_key'" in text else call_as_mapping
+        except Exception:  # the template is the user's code: it may refuse the mapping, or the conversation
+            self._calls = call_as_text
+        try:
+            self([user("."), probe], (), generation_prompt=False)
+        except Exception:
+            return call_as_mapping
+        return call_as_text
 
 
-def _function(tool: ToolSpec) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": _plain(tool.parameters)}
-    return {"type": "function", "function": function}
-
-
-def _plain(value: Json) -> Json:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value
+def _prepends_at_the_start(description: dict[str, Any]) -> bool:
+    """Whether only the start of a text gets a dummy space; if so, `description` no longer gives it one."""
+    pre = description["pre_tokenizer"] or {}
+    found = False
+    for part in [pre, *pre.get("pretokenizers", ())]:
+        if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
+            part["prepend_scheme"] = "never"
+            found = True
+    return found

@@ -1,34 +1,59 @@
 """Messages to token ids: the first prompt, and what leads from a sampled turn to the next prompt.
 
-The bridge never renders the history. It renders a short conversation that ends like the real one, [system, user, the
-sampled turn, the new messages], with the real calls and tools, and keeps what the template writes after the turn's stop
-token. What stands before the stop was sampled and is in the chain already, verbatim. The cut falls on a control token,
-so no token can reach across it. Whether the template's full render really equals "what stood there, then this" is
-asked of the template once, by `certify`.
+The bridge never renders the history: `splice` cuts it out of a short conversation that ends like the real one. Whether
+the template's full render really equals "what stood there, then this" is asked of the template once, by `certify`.
 """
 
 from collections.abc import Sequence
+from copy import copy
+from datetime import datetime
+from typing import Protocol, runtime_checkable
 
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols.messages import Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.bytelevel import ByteTokenizer
-from agentkit.tokens.certify import STANDARD_KINDS, Certifier, Roles, describe, kind_of
-from agentkit.tokens.family import CHATML, Family
+from agentkit.tokens.certificate import Certificate
+from agentkit.tokens.certify import Certifier, certified
+from agentkit.tokens.families import CHATML
+from agentkit.tokens.family import Family, known
 from agentkit.tokens.safe import SafeEncoder
+from agentkit.tokens.situations import Mode, Situation
+from agentkit.tokens.splice import OPENINGS, Splicer
 from agentkit.tokens.templates import chatml
 
-_OPENINGS = ((Message("system", "."), Message("user", ".")), (Message("user", "."),))
+
+@runtime_checkable
+class Dated(Protocol):
+    """A template that may read the clock."""
+
+    def dated(self, now: datetime) -> ChatTemplate:
+        """The same template for which it is always `now`."""
+        ...
 
 
 class TemplateRenderer:
     """A `Renderer` over any tokenizer and chat template; its family says how turns end.
 
-    `rewrites` says in words which continuations the template does not allow; for those `bridge` raises.
+    What the template allows is asked when the renderer is built: `certificate` is the report, `rewrites` says in words
+    what it would change in a chain. A bridge that is not certified raises, unless `keep_history` makes of the template
+    one that keeps what it rendered: history then stays as the policy saw and sampled it, and only what follows a turn
+    is the template's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, family: Family) -> None:
-        """Asks the template what it allows, which takes milliseconds.
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        family: Family,
+        *,
+        keep_history: bool = False,
+        with_system: bool = True,
+        tools: Sequence[ToolSpec] = (),
+    ) -> None:
+        """Asks the template what it allows, with `tools` if there are any, which takes milliseconds to a second.
+
+        `with_system=False` says that no conversation has a system message, which some templates move about.
 
         Raises:
             ConfigError: tokenizer, template and family do not fit together.
@@ -37,20 +62,30 @@ class TemplateRenderer:
         self._template = template
         self._family = family
         self._stop_ids = family.stop_ids(tokenizer)
-        self._stop_texts = frozenset(text for text in family.stops if text in tokenizer.control)
-        self._close = () if family.stop_is_header else (tokenizer.control[family.close],)
+        self._headers = known(family.headers, tokenizer)
         self._safe = SafeEncoder(tokenizer)
-        self._tools: tuple[Sequence[ToolSpec], _Tools] | None = None
-        self._opening = next(filter(self._is_accepted, _OPENINGS), _OPENINGS[0])
-        roles: Roles = tuple(message.role for message in self._opening)
-        self._certifier = Certifier(self._render_plain, self._cut, self._tail_plain, roles)
-        self._check_escapes()
-        self.rewrites = tuple(
-            f"after {describe(kind)}{', with reasoning' if reasoned else ''}: {difference}"
-            for reasoned in ((False, True) if family.reasons else (False,))
-            for kind in STANDARD_KINDS
-            if (difference := self._certifier.difference(kind, reasoned=reasoned)) is not None
+        self._keeps = keep_history
+        self._with_system = with_system
+        self._tools: tuple[Sequence[ToolSpec], tuple[ToolSpec, ...]] | None = None
+        openings = OPENINGS if with_system else OPENINGS[1:]
+        opening = next(filter(self._is_accepted, openings), openings[0])
+        self._splicer = Splicer(
+            template,
+            self._safe,
+            tuple(map(self._safe.message, opening)),
+            known(family.endings, tokenizer),
+            self._headers,
+            self._does_show_calls(opening),
         )
+        self._mode = self._find_mode(opening)
+        self._check_escapes(opening)
+        self._certifier = Certifier(
+            tokenizer, template, family, self._splicer, self._mode, tuple(message.role for message in opening)
+        )
+        self.certificate = certified(self._certifier, tuple(tools))
+        """What the template allows, case by case."""
+        self.rewrites = self.certificate.rewrites
+        """In words, what the template changes in text that is in a chain already; empty where chains can grow."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -58,21 +93,54 @@ class TemplateRenderer:
         return self._tokenizer
 
     @property
+    def template(self) -> ChatTemplate:
+        """The chat template, as it was given."""
+        return self._template
+
+    @property
     def family(self) -> Family:
         """How the turns of this policy end."""
         return self._family
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether history stays as the policy saw it where the template would rewrite it."""
+        return self._keeps
 
     @property
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a turn when sampled."""
         return self._stop_ids
 
+    def dated(self, now: datetime) -> "TemplateRenderer":
+        """The same renderer for a template whose clock stands at `now`; itself where the template reads no clock."""
+        fixed = self._template.dated(now) if isinstance(self._template, Dated) else self._template
+        if fixed is self._template:
+            return self
+        twin = copy(self)
+        twin._template = fixed
+        twin._splicer = self._splicer.over(fixed)
+        return twin
+
+    def certify(self, tools: Sequence[ToolSpec] = ()) -> Certificate:
+        """What the template allows when it shows these tools: the report for an agent. Cached by content."""
+        return certified(self._certifier, tuple(tools))
+
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """The ids of the full rendering up to where the policy starts to sample. O(all text)."""
-        return self._safe.encode(self._render(messages, self._prepared(tools).tools, True))
+        """The ids of the full rendering up to where the policy starts to sample. O(all text).
+
+        Raises:
+            ConfigError: there is a system message, and the renderer was built for conversations without.
+        """
+        if not self._with_system and any(message.role == "system" for message in messages):
+            raise ConfigError(
+                "the conversation has a system message, the renderer was built with_system=False: leave one of them out"
+            )
+        escaped = [self._safe.message(message) for message in messages]
+        return self._safe.encode(self._template(escaped, self._escaped(tools), generation_prompt=True))
 
     def bridge(
-        self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, last_id: int | None
+        self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, sampled: Sequence[int]
     ) -> tuple[Sequence[int], list[int]]:
         """The ids that close the sampled turn, and those that lead on to the next generation. O(new text and tools).
 
@@ -80,121 +148,110 @@ class TemplateRenderer:
             NotAppendable: the template would rewrite what is already in the chain, or goes on in another way than the
                 stop token the policy sampled.
         """
-        kind = kind_of(new)
-        for reasoned in {action.reasoning is not None, self._family.reasons}:
-            difference = self._certifier.difference(kind, reasoned=reasoned)
-            if difference is not None:
-                raise NotAppendable(
-                    f"the {self._family.name} template cannot append {describe(kind)} "
-                    f"{'where turns may hold reasoning' if reasoned else 'to a turn without reasoning'}: {difference}"
-                )
-        rest = self._safe.encode(self._tail(action, new, tools))
+        self._check_certified(action, new, tools)
+        try:
+            cut = self._splicer.splice(action, new, self._escaped(tools))
+        except ConfigError as error:
+            raise NotAppendable(f"{error}: family {self._family.name!r} does not fit it") from error
+        last_id = sampled[-1] if len(sampled) else None
         is_closed = last_id in self._stop_ids
-        if not self._family.stop_is_header:
-            return ((), rest) if is_closed else (self._close, rest)
+        if cut.is_header:
+            rest = self._safe.encode(cut.rest)
+            if is_closed:
+                self._check_stop(last_id, rest[0])
+                return (), rest[1:]
+            return self._end_of_thought(sampled), rest
+        rest = self._safe.encode(cut.stop + cut.rest)  # the stop is encoded with it: what follows may depend on it
         if is_closed:
-            if rest[0] != last_id:
-                raise NotAppendable(
-                    f"the policy ended its turn with {self._tokenizer.decode([last_id or 0])!r}, "
-                    f"the {self._family.name} template goes on with {self._tokenizer.decode(rest[:1])!r}"
-                )
-            del rest[0]
-        return (), rest
+            if self._headers and self._is_header(last_id):
+                self._check_stop(last_id, rest[0])
+            return (), rest[1:]
+        return (*self._end_of_thought(sampled), rest[0]), rest[1:]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids with control tokens kept, without a final stop token."""
         end = len(ids) - 1 if ids and ids[-1] in self._stop_ids else len(ids)
         return self._tokenizer.decode(ids[:end])
 
-    def _render(self, messages: Sequence[Message], escaped_tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
-        escaped = [self._safe.message(message) for message in messages]
-        return self._template(escaped, escaped_tools, generation_prompt=generation_prompt)
+    def _check_certified(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
+        for situation in Situation.of(action, new, mode=self._mode, reasons=self._family.reasons, tools=bool(tools)):
+            finding = self._certifier.ask(situation)
+            if finding.is_exact or (self._keeps and finding.is_tail_exact):
+                continue
+            raise NotAppendable(
+                f"the {self._family.name} template cannot append {situation.said}: {finding.difference}; "
+                "keep_history=True keeps what the policy saw, Agent(on_rewrite='new_chain') starts a new chain"
+                if finding.is_tail_exact
+                else f"the {self._family.name} template cannot append {situation.said}: {finding.difference}"
+            )
 
-    def _render_plain(self, messages: Sequence[Message], tools: Sequence[ToolSpec], generation_prompt: bool) -> str:
-        return self._template(messages, tools, generation_prompt=generation_prompt)
+    def _check_stop(self, sampled: int | None, written: int) -> None:
+        if sampled != written:
+            raise NotAppendable(
+                f"the policy ended its turn with {self._tokenizer.decode([sampled or 0])!r}, "
+                f"the {self._family.name} template goes on with {self._tokenizer.decode([written])!r}"
+            )
 
-    def _tail_plain(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        return self._safe.unescape(self._tail(action, new, tools))
+    def _is_header(self, token_id: int | None) -> bool:
+        return any(self._tokenizer.control[text] == token_id for text in self._headers)
+
+    def _end_of_thought(self, sampled: Sequence[int]) -> tuple[int, ...]:
+        """What closes a thought that the turn was cut in; nothing where it was cut elsewhere."""
+        thought = self._family.thought
+        if thought is None:
+            return ()
+        text = self._tokenizer.decode(list(sampled))
+        opened, closed = text.rfind(thought.opens), text.rfind(thought.closes)
+        if opened > closed or (closed < 0 and self._mode is Mode.OPEN):
+            return tuple(self._safe.encode(thought.cut))
+        return ()
+
+    def _escaped(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        if self._tools is not None and self._tools[0] is tools:
+            return self._tools[1]
+        escaped = tuple(self._safe.tool(tool) for tool in tools)
+        if isinstance(tools, tuple):  # cannot change under us
+            self._tools = (tools, escaped)
+        return escaped
 
     def _is_accepted(self, opening: Sequence[Message]) -> bool:
         try:
-            self._render(opening, (), True)
+            self._template(opening, (), generation_prompt=True)
         except Exception:  # the template is the user's code: some refuse a system message, each in its own words
             return False
         return True
 
-    def _tail(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-        prepared = self._prepared(tools)
-        escaped = [*prepared.opening, *map(self._safe.message, (_outline(action, new), *new))]
-        rendered = self._template(escaped, prepared.tools, generation_prompt=True)
-        return rendered[self._after_stops(rendered, prepared.opening_stops) :]
+    def _does_show_calls(self, opening: Sequence[Message]) -> bool:
+        call = Message("assistant", "", (ToolCall("probe0000", "probe", {"x": self._safe.sentinel}),))
+        result = Message("tool", ".", tool_call_id="probe0000", name="probe")
+        try:
+            return self._safe.sentinel in self._template((*opening, call, result), (), generation_prompt=True)
+        except Exception:  # the template is the user's code: one that refuses calls is certified to
+            return True
 
-    def _prepared(self, tools: Sequence[ToolSpec]) -> "_Tools":
-        if self._tools is not None and self._tools[0] is tools:
-            return self._tools[1]
-        escaped = tuple(self._safe.tool(tool) for tool in tools)
-        opening = tuple(map(self._safe.message, self._opening))
-        prepared = _Tools(escaped, opening, self._count_stops(self._template(opening, escaped, generation_prompt=True)))
-        if isinstance(tools, tuple):  # cannot change under us
-            self._tools = (tools, prepared)
-        return prepared
+    def _find_mode(self, opening: Sequence[Message]) -> Mode:
+        """Whether the generation prompt opens a thought, holds an empty one, or leaves it to the policy."""
+        thought = self._family.thought
+        if thought is None or not self._is_accepted(opening):
+            return Mode.FREE
+        whole = self._template(opening, (), generation_prompt=True)
+        bare = self._template(opening, (), generation_prompt=False)
+        added = whole[len(bare) :] if whole.startswith(bare) else whole[-80:]
+        opened, closed = added.rfind(thought.opens), added.rfind(thought.closes)
+        if closed > opened:
+            return Mode.CLOSED
+        return Mode.OPEN if opened >= 0 else Mode.FREE
 
-    def _count_stops(self, rendered: str) -> int:
-        return sum(found.group() in self._stop_texts for found in self._safe.controls(rendered))
-
-    def _after_stops(self, rendered: str, opening_stops: int) -> int:
-        seen = 0
-        for found in self._safe.controls(rendered):
-            if found.group() in self._stop_texts:
-                if seen == opening_stops:
-                    return found.start() if self._family.stop_is_header else found.end()
-                seen += 1
-        raise ConfigError(
-            f"the template writes none of {sorted(self._stop_texts)!r} after a turn: "
-            f"family {self._family.name!r} does not fit it"
-        )
-
-    def _cut(self, rendered: str, prompt: str) -> int:
-        return self._after_stops(rendered, self._count_stops(prompt))
-
-    def _check_escapes(self) -> None:
+    def _check_escapes(self, opening: Sequence[Message]) -> None:
         """Render text that reads like control tokens, escaped and not: the template must treat both alike."""
         text = f"x {' '.join(self._tokenizer.control)} \U0010f000\U0010f001 x"
-        messages = (*self._opening[:-1], Message("user", text), Message("assistant", "."), Message("user", text))
+        messages = (*opening[:-1], Message("user", text), Message("assistant", "."), Message("user", text))
         tools = (ToolSpec("probe", text, {"type": "object", "properties": {}}),)
-        plain = self._render_plain(messages, tools, True)
-        escaped = self._safe.unescape(self._render(messages, tuple(map(self._safe.tool, tools)), True))
-        if plain != escaped:
+        plain = self._template(messages, tools, generation_prompt=True)
+        escaped = [self._safe.message(message) for message in messages]
+        safe = self._template(escaped, tuple(map(self._safe.tool, tools)), generation_prompt=True)
+        if plain != self._safe.unescape(safe):
             raise ConfigError("the template changes private-use characters, so text in it cannot be made safe")
-
-
-class _Tools:
-    """Tools and the opening of the short context, escaped, and how many stops the two render to."""
-
-    __slots__ = ("opening", "opening_stops", "tools")
-
-    def __init__(self, tools: tuple[ToolSpec, ...], opening: tuple[Message, ...], opening_stops: int) -> None:
-        self.tools = tools
-        self.opening = opening
-        self.opening_stops = opening_stops
-
-
-def _outline(action: Message, new: Sequence[Message]) -> Message:
-    """What the text after a turn can depend on: that it said something, and the ids and names of its calls.
-
-    What it said is left out, so that a bridge costs no more for a long turn. A call is added for every tool message
-    without one: some templates refuse an answer to a call that did not parse.
-    """
-    calls = {call.id: call.name for call in action.tool_calls}
-    for message in new:
-        if message.role == "tool" and message.tool_call_id is not None:
-            calls.setdefault(message.tool_call_id, message.name or "unknown")
-    return Message(
-        "assistant",
-        "." if action.content.strip() else "",
-        tuple(ToolCall(call_id, name) for call_id, name in calls.items()),
-        reasoning=None if action.reasoning is None else ".",
-    )
 
 
 def byte_chatml() -> TemplateRenderer:

@@ -8,11 +8,13 @@ tokens are unescaped and encoded whole, since text that meets at a boundary merg
 For a control token to form with the help of an untrusted piece, the piece must hold the token's first character, or
 its last one, or lie inside the token altogether. So those characters, and one character of every piece that reads like
 the inside of a control token, are swapped for private-use stand-ins. The stand-ins themselves may occur in a piece;
-they are then prefixed with a quote, which makes escaping reversible for every text.
+each is then written as a quote and another stand-in, which makes escaping reversible for every text and keeps one
+character, the sentinel, that no piece can hold.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from agentkit.errors import ConfigError
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec
@@ -25,8 +27,28 @@ _REMEMBERED = 4096
 # Words of JSON schema itself: templates look for them, and they are no text from outside.
 _SCHEMA_WORDS = (
     "type properties required items enum description default title format anyOf oneOf allOf additionalProperties "
-    "minimum maximum object string number integer boolean array null"
+    "minimum maximum object string number integer boolean array null nullable const examples"
 )
+_SPACE = re.compile(r"[^\S\x1c-\x1f]*")  # what Rust's regular expressions call white space, not Python's
+
+
+@runtime_checkable
+class Swallowing(Protocol):
+    """A tokenizer with control tokens that take the white space beside them along."""
+
+    @property
+    def swallows(self) -> Mapping[str, tuple[bool, bool]]:
+        """Whether a control token swallows white space (before it, after it); those that do neither are left out."""
+        ...
+
+
+@runtime_checkable
+class KnowsStart(Protocol):
+    """A tokenizer that encodes the start of a text in another way than what follows a control token."""
+
+    def encode_start(self, text: str) -> Sequence[int]:
+        """The ids of plain text at the very start."""
+        ...
 
 
 class SafeEncoder:
@@ -35,22 +57,29 @@ class SafeEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises ConfigError if the tokenizer has no control token, or one this scheme cannot keep apart."""
         self._encode = tokenizer.encode
+        self._encode_start = tokenizer.encode_start if isinstance(tokenizer, KnowsStart) else None
         self._ids = dict(tokenizer.control)
+        self._swallows = dict(tokenizer.swallows) if isinstance(tokenizer, Swallowing) else {}
         texts = sorted(self._ids, key=len, reverse=True)
         if not texts or not texts[-1]:
             raise ConfigError(f"the tokenizer must have control tokens, none of them empty, found {texts!r}")
         alphabet = sorted(set("".join(texts)))
         if any(ord(char) >= _QUOTE for char in alphabet):
             raise ConfigError("a control token holds private-use characters that stand for others while rendering")
-        self._stand_ins = {char: chr(_QUOTE + 1 + i) for i, char in enumerate(alphabet)}
+        self.sentinel = chr(_QUOTE + 1)
+        """A character that no escaped text holds: marks a place in a rendering."""
+        self._stand_ins = {char: chr(_QUOTE + 2 + i) for i, char in enumerate(alphabet)}
         self._originals = {stand_in: char for char, stand_in in self._stand_ins.items()}
         self._edges = sorted({text[0] for text in texts} | {text[-1] for text in texts})
         self._insides = "\n".join(texts)
         self._longest = len(texts[0])
         self._controls = re.compile("|".join(re.escape(text) for text in texts))
-        reserved = f"{chr(_QUOTE)}-{chr(_QUOTE + len(alphabet))}"
+        count = 2 + len(alphabet)  # the quote, the sentinel, the stand-ins; as many stand for those after a quote
+        reserved = f"{chr(_QUOTE)}-{chr(_QUOTE + count - 1)}"
+        self._shift = count
         self._reserved = re.compile(f"[{reserved}]")
-        self._escaped = re.compile(f"{chr(_QUOTE)}([{reserved}])|([{reserved}])")
+        quoted = f"{chr(_QUOTE + count)}-{chr(_QUOTE + 2 * count - 1)}"
+        self._escaped = re.compile(f"{chr(_QUOTE)}([{quoted}])|([{reserved}])")
         self._schema_words = frozenset(_SCHEMA_WORDS.split())
         self._remembered: dict[str, tuple[int, ...]] = {}
 
@@ -58,7 +87,7 @@ class SafeEncoder:
         """`text` with stand-ins wherever it could help a control token to form; lone surrogates become U+FFFD."""
         if not text.isascii():
             text = _SURROGATES.sub("\ufffd", text)
-            text = self._reserved.sub(lambda found: chr(_QUOTE) + found.group(), text)
+            text = self._reserved.sub(self._quote, text)
         inner = text.strip()  # templates strip; what a strip leaves must be harmless too
         if inner and len(inner) <= self._longest and inner in self._insides:
             text = text.replace(inner[0], self._stand_ins[inner[0]], 1)
@@ -71,7 +100,14 @@ class SafeEncoder:
         """The text that was escaped."""
         if text.isascii():
             return text
-        return self._escaped.sub(lambda found: found.group(1) or self._originals.get(found.group(2), ""), text)
+        return self._escaped.sub(self._original, text)
+
+    def _quote(self, found: re.Match[str]) -> str:
+        return chr(_QUOTE) + chr(ord(found.group()) + self._shift)
+
+    def _original(self, found: re.Match[str]) -> str:
+        quoted = found.group(1)
+        return chr(ord(quoted) - self._shift) if quoted else self._originals.get(found.group(2), "")
 
     def message(self, message: Message) -> Message:
         """`message` with everything but its role escaped."""
@@ -92,22 +128,34 @@ class SafeEncoder:
         """`tool` with its name, description and schema escaped."""
         return ToolSpec(self.escape(tool.name), self.escape(tool.description), _walk(tool.parameters, self._word))
 
-    def controls(self, rendered: str) -> Iterator[re.Match[str]]:
-        """The control tokens the template wrote, in order."""
-        return self._controls.finditer(rendered)
+    def controls(self, rendered: str, start: int = 0) -> Iterator[re.Match[str]]:
+        """The control tokens the template wrote from `start` on, in order."""
+        return self._controls.finditer(rendered, start)
 
     def encode(self, rendered: str) -> list[int]:
         """The ids of rendered text: control tokens by their ids, the stretches between them as plain text, whole."""
         ids: list[int] = []
         position = 0
         for found in self._controls.finditer(rendered):
-            if found.start() > position:
-                ids.extend(self._stretch(rendered[position : found.start()]))
-            ids.append(self._ids[found.group()])
+            text = found.group()
+            before, after = self._swallows.get(text, (False, False)) if self._swallows else (False, False)
+            stretch = rendered[position : found.start()]
+            if before:
+                stretch = _without_trailing_space(stretch)
+            if stretch:
+                ids.extend(self._stretch(stretch) if position else self._start(stretch))
+            ids.append(self._ids[text])
             position = found.end()
+            if after:
+                space = _SPACE.match(rendered, position)
+                position = space.end() if space else position
         if position < len(rendered):
-            ids.extend(self._stretch(rendered[position:]))
+            stretch = rendered[position:]
+            ids.extend(self._stretch(stretch) if position else self._start(stretch))
         return ids
+
+    def _start(self, text: str) -> Sequence[int]:
+        return self._stretch(text) if self._encode_start is None else self._encode_start(self.unescape(text))
 
     def _stretch(self, text: str) -> Sequence[int]:
         if len(text) > _SHORT:
@@ -121,6 +169,11 @@ class SafeEncoder:
 
     def _word(self, text: str) -> str:
         return text if text in self._schema_words else self.escape(text)
+
+
+def _without_trailing_space(text: str) -> str:
+    space = _SPACE.match(text[::-1])
+    return text[: len(text) - space.end()] if space else text
 
 
 def _walk(mapping: Mapping[str, Json], escape: Callable[[str], str]) -> dict[str, Json]:

@@ -90,12 +90,13 @@ class ConversationMachine(RuleBasedStateMachine):
         action = Message(
             "assistant", "said", tuple(ToolCall(f"c{i}", text, {text: text}) for i, text in enumerate(calls))
         )
-        close, rest = self.renderer.bridge(action, new, self.tools, last_id=ids[-1] if ids else None)
+        close, rest = self.renderer.bridge(action, new, self.tools, sampled=ids)
         self.ledger.append(self.chain, close, SpanKind.CLOSE, turn=turn)
         self.ledger.append(self.chain, rest, SpanKind.OBSERVATION, turn=turn)
-        assert len(close) == (not stops and not self.format.family.stop_is_header)
+        cut = [] if stops else _end_of_thought(ids, self.format.family.thought.cut)
+        assert list(close) == cut + ([] if stops or self.format.family.headers else [self._stop(new)])
         self.messages += [Message("assistant", ""), *new]
-        self.sampled.append(ids[:-1] if stops else ids)
+        self.sampled.append(ids[:-1] if stops else ids + cut)
         self.sent.append(list(self.ledger.view(self.chain)))
         assert self.sent[-1][: len(self.sent[-2]) + len(ids)] == self.sent[-2] + ids  # T2, T3
 
@@ -106,7 +107,7 @@ class ConversationMachine(RuleBasedStateMachine):
         self.forks.append((self.ledger.fork(self.chain, length), self.sent[-1][:length]))
 
     def _stop(self, new: list[Message]) -> int:
-        if not self.format.family.stop_is_header:
+        if not self.format.family.headers:
             return TOKENIZER.control[self.format.family.close]
         return TOKENIZER.control["<|observation|>" if new[0].role == "tool" else "<|user|>"]
 
@@ -147,6 +148,16 @@ def _renderer(chat_format: Any) -> TemplateRenderer:
     return chat_format.renderer()
 
 
+def _end_of_thought(ids: list[int], cut: str) -> list[int]:
+    """What the thought lacks that a turn was cut in."""
+    open_, close = TOKENIZER.control["<think>"], TOKENIZER.control["</think>"]
+    marks = [token_id for token_id in ids if token_id in (open_, close)]
+    if not marks or marks[-1] == close:
+        return []
+    before, after = cut.split("</think>")
+    return [*TOKENIZER.encode(before), close, *TOKENIZER.encode(after)]
+
+
 def _is_plain(text: str) -> bool:
     return not any(control in text for control in CONTROLS) and text.isprintable() and text.isascii()
 
@@ -174,6 +185,6 @@ def test_results_of_a_turn_belong_in_one_batch(one: str, other: str) -> None:
     renderer = chatml_renderer()
     action = Message("assistant", "", (ToolCall("a", "f"), ToolCall("b", "f")))
     results = [Message("tool", one, tool_call_id="a"), Message("tool", other, tool_call_id="b")]
-    together = renderer.bridge(action, results, (), last_id=None)[1]
-    apart = [i for result in results for i in renderer.bridge(action, [result], (), last_id=None)[1]]
+    together = renderer.bridge(action, results, (), sampled=())[1]
+    apart = [i for result in results for i in renderer.bridge(action, [result], (), sampled=())[1]]
     assert together != apart

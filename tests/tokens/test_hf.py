@@ -50,7 +50,7 @@ def template(qwen: Callable[[str], Any], name: str, **kwargs: object) -> HFTempl
 def rest_of(
     renderer: TemplateRenderer, new: Sequence[Message], action: Message = CALL, last_id: int = END
 ) -> list[int]:
-    return list(renderer.bridge(action, new, TOOLS, last_id=last_id)[1])
+    return list(renderer.bridge(action, new, TOOLS, sampled=() if last_id is None else (last_id,))[1])
 
 
 def test_tokenizer_has_the_shape(tokenizer: HFTokenizer) -> None:
@@ -74,7 +74,7 @@ def test_rewrites_of_the_real_templates(render: Callable[..., TemplateRenderer])
 def test_f01_earlier_thinking_is_stripped_so_a_user_turn_is_refused(render: Callable[..., TemplateRenderer]) -> None:
     renderer = render("qwen3.jinja")
     with pytest.raises(NotAppendable, match="<think>"):
-        renderer.bridge(Message("assistant", "A", reasoning="R"), [user("next")], (), last_id=END)
+        renderer.bridge(Message("assistant", "A", reasoning="R"), [user("next")], (), sampled=(END,))
     assert rest_of(renderer, [result("ok")])
 
 
@@ -84,7 +84,7 @@ def test_f03_newline_after_the_stop_is_in_the_bridge(
     renderer, ledger = render(), Ledger()
     chain = ledger.open(renderer.prompt(OPENING, ()))
     ledger.sample(chain, [562, END], [-1.0, -1.0], turn=0)
-    close, rest = renderer.bridge(assistant("ok"), [user("next")], (), last_id=END)
+    close, rest = renderer.bridge(assistant("ok"), [user("next")], (), sampled=(END,))
     ledger.append(chain, close, SpanKind.CLOSE, turn=0)
     ledger.append(chain, rest, SpanKind.OBSERVATION, turn=0)
     assert rest == [NEWLINE, START, 872, NEWLINE, 3600, END, NEWLINE, START, 77091, NEWLINE]
@@ -136,7 +136,7 @@ def test_f06_compact_json_stays_as_sampled_and_arguments_are_no_strings(
     renderer, ledger = render(), Ledger()
     chain = ledger.open(renderer.prompt(OPENING, ()))
     ledger.sample(chain, sampled, [-1.0] * len(sampled), turn=0)
-    close, rest = renderer.bridge(assistant("", call), [result("ok", "c")], (), last_id=END)
+    close, rest = renderer.bridge(assistant("", call), [result("ok", "c")], (), sampled=(END,))
     ledger.append(chain, rest, SpanKind.OBSERVATION, turn=0)
     assert '"arguments":{"b":1,' in tokenizer.decode(ledger.view(chain))
     assert list(close) == []
@@ -171,7 +171,7 @@ def test_f12_tool_output_writes_no_control_token(
 
 def test_f13_length_stop_is_closed_with_one_token(render: Callable[..., TemplateRenderer]) -> None:
     renderer = render()
-    close, rest = renderer.bridge(assistant("I was cut"), [user("next")], (), last_id=3931)
+    close, rest = renderer.bridge(assistant("I was cut"), [user("next")], (), sampled=(3931,))
     assert list(close) == [END]
     assert rest[:3] == [NEWLINE, START, 872]
 
@@ -183,7 +183,7 @@ def test_f14_stop_string_that_ends_inside_a_token_keeps_the_token(
     renderer = render()
     assert renderer.decode(sampled) == "x</answer>\n"
     assert tokenizer.encode("x</answer>\n") == sampled
-    assert list(renderer.bridge(assistant("x"), [user("next")], (), last_id=397)[0]) == [END]
+    assert list(renderer.bridge(assistant("x"), [user("next")], (), sampled=(397,))[0]) == [END]
 
 
 def test_f15_part_of_a_character_reads_as_a_replacement(tokenizer: HFTokenizer) -> None:
@@ -216,7 +216,7 @@ def test_bridge_equals_the_full_rendering_of_transformers(
     hf = qwen("qwen3_training.jinja")
     full = hf.apply_chat_template(wire, add_generation_prompt=True, tokenize=True, return_dict=False)
     action = assistant("hm", *(ToolCall(f"c{i}", "bash", {}) for i in range(len(contents))))
-    rest = list(renderer.bridge(action, new, (), last_id=END)[1])
+    rest = list(renderer.bridge(action, new, (), sampled=(END,))[1])
     assert full[-len(rest) - 1 :] == [END, *rest]
 
 

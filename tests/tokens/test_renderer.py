@@ -21,6 +21,7 @@ from agentkit.tokens import (
     Family,
     SafeEncoder,
     TemplateRenderer,
+    Verdict,
     byte_chatml,
     templates,
 )
@@ -37,7 +38,9 @@ def result(content: str, call_id: str = "c0") -> Message:
 
 
 def bridged(renderer: TemplateRenderer, new: Sequence[Message], *, last_id: int | None = END, **kwargs: Any) -> str:
-    close, rest = renderer.bridge(kwargs.get("action", CALL), new, kwargs.get("tools", ()), last_id=last_id)
+    close, rest = renderer.bridge(
+        kwargs.get("action", CALL), new, kwargs.get("tools", ()), sampled=() if last_id is None else (last_id,)
+    )
     return TOKENIZER.decode([*close, *rest])
 
 
@@ -59,7 +62,7 @@ def test_separator_after_the_stop_is_appended() -> None:
 
 
 def test_content_is_encoded_with_the_text_around_it() -> None:
-    _, rest = byte_chatml().bridge(CALL, [result("\nok\n")], (), last_id=END)
+    _, rest = byte_chatml().bridge(CALL, [result("\nok\n")], (), sampled=(END,))
     assert TOKENIZER.encode("\n\n")[0] in rest
     text = "<tool_response>\n\nok\n\n</tool_response>"
     assert text in TOKENIZER.decode(rest)
@@ -74,14 +77,14 @@ def test_results_of_a_turn_share_one_user_turn() -> None:
 @pytest.mark.parametrize("last_id", [None, 65])
 def test_length_stop_is_closed_once(last_id: int | None) -> None:
     renderer = byte_chatml()
-    close, rest = renderer.bridge(CALL, [result("A")], (), last_id=last_id)
-    closed, same_rest = renderer.bridge(CALL, [result("A")], (), last_id=END)
+    close, rest = renderer.bridge(CALL, [result("A")], (), sampled=() if last_id is None else (last_id,))
+    closed, same_rest = renderer.bridge(CALL, [result("A")], (), sampled=(END,))
     assert list(close) == [END]
     assert (list(closed), same_rest) == ([], rest)
 
 
 def test_any_stop_of_the_family_closes_a_turn() -> None:
-    close, rest = byte_chatml().bridge(CALL, [result("A")], (), last_id=TOKENIZER.control["<|endoftext|>"])
+    close, rest = byte_chatml().bridge(CALL, [result("A")], (), sampled=(TOKENIZER.control["<|endoftext|>"],))
     assert list(close) == []
     assert TOKENIZER.decode(rest).startswith("\n<|im_start|>user")
 
@@ -97,14 +100,15 @@ def test_stop_that_is_the_next_header_is_not_written_twice() -> None:
 def test_stop_that_is_the_wrong_header_is_refused() -> None:
     renderer = TemplateRenderer(TOKENIZER, templates.glm, GLM)
     with pytest.raises(NotAppendable, match=r"ended its turn with '<\|user\|>'.*goes on with '<\|observation\|>'"):
-        renderer.bridge(CALL, [result("A")], (), last_id=TOKENIZER.control["<|user|>"])
+        renderer.bridge(CALL, [result("A")], (), sampled=(TOKENIZER.control["<|user|>"],))
 
 
 def test_renderer_says_when_built_what_the_template_rewrites() -> None:
     renderer = TemplateRenderer(TOKENIZER, templates.qwen3, QWEN)
-    assert len(renderer.rewrites) == 2
+    assert len(renderer.rewrites) == 3
     for said in renderer.rewrites:
-        assert "a user message, with reasoning: where '<think>" in said
+        assert "a user message, with reasoning" in said
+        assert "think>\\nprobe reasoning" in said
 
 
 @pytest.mark.parametrize("reasoning", [None, "hm"])
@@ -113,8 +117,8 @@ def test_bridge_refuses_what_the_template_rewrites(reasoning: str | None) -> Non
     action = Message("assistant", "", CALL.tool_calls, reasoning=reasoning)
     assert bridged(renderer, [result("A")], action=action)
     for new in ([user("next")], [result("A"), user("next")]):
-        with pytest.raises(NotAppendable, match="<think>"):
-            renderer.bridge(action, new, (), last_id=END)
+        with pytest.raises(NotAppendable, match="probe reasoning"):
+            renderer.bridge(action, new, (), sampled=(END,))
 
 
 def test_policy_that_never_reasons_may_go_on() -> None:
@@ -123,7 +127,7 @@ def test_policy_that_never_reasons_may_go_on() -> None:
     assert renderer.rewrites == ()
     assert bridged(renderer, [user("next")], action=assistant("4")).startswith("\n<|im_start|>user\nnext")
     with pytest.raises(NotAppendable, match="<think>"):
-        renderer.bridge(Message("assistant", "4", reasoning="hm"), [user("next")], (), last_id=END)
+        renderer.bridge(Message("assistant", "4", reasoning="hm"), [user("next")], (), sampled=(END,))
 
 
 def dated(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
@@ -132,8 +136,9 @@ def dated(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_
 
 
 def opening_thought(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
-    """Opens the thinking in the generation prompt only."""
-    text = templates.chatml(messages, tools, generation_prompt=generation_prompt)
+    """Opens the thinking in the generation prompt, and shows none of it afterwards."""
+    shown = [Message(m.role, m.content, m.tool_calls) for m in messages]
+    text = templates.chatml(shown, tools, generation_prompt=generation_prompt)
     return text + "<think>\n" if generation_prompt else text
 
 
@@ -158,17 +163,19 @@ def latest_thought(messages: Sequence[Message], tools: Sequence[ToolSpec], *, ge
 @pytest.mark.parametrize(
     ("template", "kinds", "says"),
     [
-        (dated, 8, "where '2 messages"),
-        (opening_thought, 4, "<think>"),
-        (latest_thought, 4, "where '<think>\\nprobe reasoning"),
-        (moving_tools, 8, "# Tools"),
-        (fewer_calls, 2, "refuses: ValueError: one call at a time"),
+        (dated, {"tool", "tool and tool", "user", "tool and user"}, "where '2 messages"),
+        (opening_thought, {"tool", "tool and tool", "user", "tool and user"}, "<think>"),
+        (latest_thought, {"tool", "tool and tool", "user", "tool and user"}, "where '<think>\\nprobe reasoning"),
+        (moving_tools, {"tool", "tool and tool", "user", "tool and user"}, "# Tools"),
+        (fewer_calls, {"tool and tool"}, "refuses: ValueError: one call at a time"),
     ],
 )
-def test_certification_finds_what_changes(template: Any, kinds: int, says: str) -> None:
+def test_certification_finds_what_changes(template: Any, kinds: set[str], says: str) -> None:
     renderer = TemplateRenderer(TOKENIZER, template, CHATML)
-    assert len(renderer.rewrites) == kinds
-    assert any(says in said for said in renderer.rewrites)
+    found = [cell for cell in renderer.certificate.cells if cell.finding.verdict is not Verdict.EXACT]
+    assert {" and ".join(cell.situation.roles) for cell in found} == kinds
+    assert any(says in str(cell.finding.difference) for cell in found)
+    assert all(cell.finding.is_tail_exact for cell in found) == (template is not fewer_calls)
 
 
 def test_bridge_of_an_unusual_kind_is_certified_when_it_comes() -> None:
@@ -181,7 +188,7 @@ def test_bridge_of_an_unusual_kind_is_certified_when_it_comes() -> None:
     renderer = TemplateRenderer(TOKENIZER, strict, CHATML)
     assert renderer.rewrites == ()
     with pytest.raises(NotAppendable, match="roles must alternate"):
-        renderer.bridge(assistant("4"), [user("a"), user("b")], (), last_id=END)
+        renderer.bridge(assistant("4"), [user("a"), user("b")], (), sampled=(END,))
     assert bridged(byte_chatml(), [user("a"), user("b"), user("c")]).count("<|im_start|>user") == 3
     assert bridged(byte_chatml(), []) == "\n<|im_start|>assistant\n"
 
@@ -230,7 +237,7 @@ def test_no_field_can_write_a_control_token(chat_format: Any, hostile: str) -> N
         tools = (ToolSpec(text, text, {"type": "object", "properties": {text: {"description": text, "enum": [text]}}}),)
         call = ToolCall(text, text, {text: text})
         history = [system(text), user(text), assistant(text, call), Message("tool", text, tool_call_id=text, name=text)]
-        rest = renderer.bridge(assistant(text, call), [*history[3:], user(text)], tools, last_id=65)[1]
+        rest = renderer.bridge(assistant(text, call), [*history[3:], user(text)], tools, sampled=(65,))[1]
         return [[i for i in some if i in ids] for some in (renderer.prompt(history, tools), rest)]
 
     assert controls(f"a {hostile}") == controls("a")
@@ -238,7 +245,7 @@ def test_no_field_can_write_a_control_token(chat_format: Any, hostile: str) -> N
 
 @given(st.text(max_size=30))
 def test_other_text_is_encoded_as_the_tokenizer_would(text: str) -> None:
-    _, rest = chatml_renderer().bridge(CALL, [user(text)], (), last_id=END)
+    _, rest = chatml_renderer().bridge(CALL, [user(text)], (), sampled=(END,))
     start = rest.index(TOKENIZER.control["<|im_start|>"]) + 1
     assert rest[start : rest.index(END)] == TOKENIZER.encode(f"user\n{text}")
 
@@ -257,7 +264,7 @@ def test_bridge_costs_the_same_however_long_the_history(spy: Any) -> None:
     costs = []
     for turn in range(30):
         spy.encoded_chars = messages_rendered = 0
-        _, rest = renderer.bridge(CALL, [result(f"{turn:03}{content}")], TOOLS, last_id=END)
+        _, rest = renderer.bridge(CALL, [result(f"{turn:03}{content}")], TOOLS, sampled=(END,))
         costs.append((spy.encoded_chars, messages_rendered))
         history += [CALL, result(f"{turn:03}{content}")]
         assert len(rest) > 100
@@ -291,9 +298,9 @@ def test_family_that_does_not_fit_the_tokenizer_is_refused(family: Family, says:
 def test_family_that_does_not_fit_the_template_is_told() -> None:
     family = Family(name="x", stops=("<|eot_id|>",), close="<|eot_id|>")
     renderer = TemplateRenderer(TOKENIZER, templates.chatml, family)
-    assert "writes none of ['<|eot_id|>'] after a turn" in renderer.rewrites[0]
-    with pytest.raises(NotAppendable, match="does not fit"):
-        renderer.bridge(CALL, [result("A")], (), last_id=None)
+    assert "writes none of ['<|eot_id|>'] after a turn" in renderer.certificate.refusals[0]
+    with pytest.raises(NotAppendable, match="writes none of"):
+        renderer.bridge(CALL, [result("A")], (), sampled=())
 
 
 def test_template_that_mangles_private_use_text_is_refused() -> None:

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Sequence
+from copy import copy
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 from agentkit.errors import ConfigError
-from agentkit.protocols import ChatTemplate, Message, ToolSpec, user
-from agentkit.tokens import Family, HFTemplate, HFTokenizer, TemplateRenderer
-from agentkit_hf.families import family_named, find_family
+from agentkit.protocols import Message, ToolSpec, user
+from agentkit.tokens import Certificate, Family, HFTemplate, HFTokenizer, TemplateRenderer, family_named, find_family
 from agentkit_hf.loading import load_tokenizer
 
 _OURS = ("add_generation_prompt", "conversation", "documents", "messages", "tokenize", "tools")
@@ -24,6 +25,9 @@ def hf_renderer(
     chat_template: str | None = None,
     reasoning: bool = True,
     allow_rewrites: bool = False,
+    keep_history: bool = False,
+    with_system: bool = True,
+    today: str | date | None = None,
     **template_kwargs: Any,
 ) -> TemplateRenderer:
     """A renderer over a `transformers` tokenizer: a loaded fast one, or a folder, a GGUF file or a name on the hub.
@@ -31,9 +35,12 @@ def hf_renderer(
     The template is the tokenizer's own, or `chat_template`: a template's text, a file, or the name of one of several
     that the tokenizer has. `template_kwargs` go to every rendering (`enable_thinking=False`, say). `reasoning=False`
     says that the policy writes none, which allows templates that drop earlier reasoning. The template is asked how it
-    ends a turn (`family="auto"`), and whether chains can grow under it; where they cannot, this fails and says why,
-    unless `allow_rewrites`: then `Agent(on_rewrite=...)` decides when a conversation gets there. A tokenizer given as
-    an object must not change afterwards.
+    ends a turn (`family="auto"`), and whether chains can grow under it. Where it would rewrite what is in a chain, this
+    fails and says why, unless `keep_history` reads it as a template that keeps what it rendered and what was sampled
+    (what training on long chains wants), or `allow_rewrites`: then `Agent(on_rewrite=...)` decides when a conversation
+    gets there. `with_system=False` says that no conversation has a system message. A template that writes the date
+    writes that of the rollout's start, the same for a whole trajectory, or `today` (2026-11-30) for all of them. A
+    tokenizer given as an object must not change afterwards.
 
     Raises:
         MissingExtraError: `transformers` or what it needs is not installed.
@@ -46,26 +53,68 @@ def hf_renderer(
     _check_names(template_kwargs, source)
     if chat_template is not None:
         template_kwargs["chat_template"] = source
-    template = _Shown(HFTemplate(hf, **template_kwargs), name)
+    bare = HFTemplate(hf, **template_kwargs)
+    template = _Shown(bare if today is None else bare.dated(_midnight(today)), name)
     kind = family if isinstance(family, Family) else None
     if kind is None:
         kind = find_family(plain, template) if family == "auto" else family_named(str(family))
-    renderer = TemplateRenderer(plain, template, kind if reasoning else evolve(kind, reasons=False))
-    if renderer.rewrites and not allow_rewrites:
+    renderer = TemplateRenderer(
+        plain,
+        template,
+        kind if reasoning else evolve(kind, reasons=False),
+        keep_history=keep_history,
+        with_system=with_system,
+    )
+    if renderer.rewrites and not (allow_rewrites or keep_history):
         raise ConfigError(_rewrites_said(name, renderer.rewrites, reasoning=reasoning))
     template.is_strict = True
     return renderer
 
 
+def certify(
+    tokenizer: Any, *, tools: Sequence[ToolSpec] = (), chat_template: str | None = None, **options: Any
+) -> Certificate:
+    """What a tokenizer's chat template does with every append that agents make: the report, nothing refused.
+
+    Takes what `hf_renderer` takes, and the tools to show. Under two seconds for a template not seen before, once the
+    tokenizer is loaded; the same again costs nothing.
+
+    Raises:
+        MissingExtraError: `transformers` or what it needs is not installed.
+        ConfigError: there is no such tokenizer, or the parts do not fit.
+    """
+    options["allow_rewrites"] = True
+    return hf_renderer(tokenizer, chat_template=chat_template, **options).certify(tools)
+
+
 class _Shown:
     """A template that refuses tools where it would not show them: a policy that never hears of its tools calls none."""
 
-    def __init__(self, template: ChatTemplate, name: str) -> None:
+    def __init__(self, template: HFTemplate, name: str) -> None:
         self._template = template
         self._name = name
         self._shows_tools: bool | None = None
         self.is_strict = False
         """Whether tools are refused: not while the template is still being asked what it does."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the template reads the clock."""
+        return self._template.is_moving
+
+    @property
+    def identity(self) -> str:
+        """Tells templates apart that may render differently."""
+        return self._template.identity
+
+    def dated(self, now: datetime) -> "_Shown":
+        """The same template for which it is always `now`."""
+        fixed = self._template.dated(now)
+        if fixed is self._template:
+            return self
+        twin = copy(self)
+        twin._template = fixed
+        return twin
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         if tools and self.is_strict and not self._does_show():
@@ -105,19 +154,29 @@ def _check_names(kwargs: dict[str, Any], source: str) -> None:
         if name in _OURS or not re.search(rf"\b{re.escape(name)}\b", source):
             raise ConfigError(
                 f"hf_renderer got {name!r}, which is nothing to set in its chat template: the arguments are family, "
-                "chat_template, reasoning, allow_rewrites, and what the template reads, such as enable_thinking"
+                "chat_template, reasoning, allow_rewrites, keep_history, with_system, today, and what the template "
+                "reads, such as enable_thinking"
             )
 
 
 def _rewrites_said(name: str, rewrites: Sequence[str], *, reasoning: bool) -> str:
     found = "\n".join(f"  {rewrite}" for rewrite in rewrites)
     ways = [
+        "keep_history=True, which keeps what the policy saw and sampled as it was",
         "chat_template=... with a template that keeps what it rendered (a training template of the family)",
         "allow_rewrites=True where conversations do not get there, or with Agent(on_rewrite='new_chain')",
     ]
-    if reasoning and all(", with reasoning: " in rewrite for rewrite in rewrites):
+    if reasoning and all(", with reasoning" in rewrite for rewrite in rewrites):
         ways.insert(0, "reasoning=False if the policy writes no reasoning")
     return (
         f"the chat template of {name!r} is not append-only, it rewrites what is already in a chain:\n{found}\n"
         f"choose one: {'; or '.join(ways)}"
     )
+
+
+def _midnight(today: str | date) -> datetime:
+    try:
+        day = today if isinstance(today, date) else date.fromisoformat(today)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"today must be a date such as 2026-11-30, found {today!r}") from error
+    return datetime(day.year, day.month, day.day)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkit_hf import FAMILIES, find_family, hf_renderer
+from agentkit_hf import hf_renderer
 
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import ChatTemplate, Message, Renderer, ToolSpec, assistant, system, user
-from agentkit.tokens import GLM, LLAMA3, QWEN, ByteTokenizer, Family, templates
+from agentkit.tokens import FAMILIES, GLM, LLAMA3, QWEN, ByteTokenizer, Family, find_family, templates
 
 LOOK = ToolSpec("look", "Look.", {"type": "object", "properties": {}})
 FORGETS = """\
@@ -35,7 +35,7 @@ def test_a_bridge_goes_on_as_the_full_rendering_does(tokenizer: Any):
     renderer = hf_renderer(tokenizer)
     stop = tokenizer.eos_token_id
     said = [*tokenizer.encode("\nso", add_special_tokens=False), stop]
-    close, rest = renderer.bridge(assistant("\nso"), [user("and?")], (), last_id=stop)
+    close, rest = renderer.bridge(assistant("\nso"), [user("and?")], (), sampled=(stop,))
     wire = [{"role": r, "content": c} for r, c in (("user", "Hi"), ("assistant", "\nso"), ("user", "and?"))]
     full = tokenizer.apply_chat_template(wire, add_generation_prompt=True, tokenize=True, return_dict=False)
     prompt = list(renderer.prompt([user("Hi")], ()))
@@ -68,19 +68,34 @@ def test_a_family_may_be_named(tokenizer: Any):
     assert hf_renderer(tokenizer, family="qwen").family == QWEN
     own = Family(name="own", stops=("<|im_end|>",), close="<|im_end|>")
     assert hf_renderer(tokenizer, family=own).family == own
-    with pytest.raises(ConfigError, match=r"family must be one of 'auto', 'qwen', 'llama3', 'glm'.*'mistral'"):
-        hf_renderer(tokenizer, family="mistral")
+    with pytest.raises(ConfigError, match=r"family must be one of 'auto', .*'qwen', .*'glm'.*found 'mystral'"):
+        hf_renderer(tokenizer, family="mystral")
     with pytest.raises(ConfigError, match="none of which the tokenizer knows"):
         hf_renderer(tokenizer, family="llama3")
 
 
-def test_an_unknown_ending_is_shown_with_the_family_that_would_fit(train_tokenizer: Callable[..., Any]):
-    template = BLIND.replace("<|im_end|>", "<end_of_turn>")
-    tokenizer = train_tokenizer(template, ("<|endoftext|>", "<|im_start|>", "<end_of_turn>"))
-    with pytest.raises(ConfigError, match=r"no known family does.*close='<end_of_turn>'"):
-        hf_renderer(tokenizer)
-    family = Family(name="new", stops=("<end_of_turn>",), close="<end_of_turn>")
-    assert hf_renderer(tokenizer, family=family).rewrites == ()
+def test_an_unknown_ending_makes_a_family_of_its_own(train_tokenizer: Callable[..., Any]):
+    template = BLIND.replace("<|im_end|>", "<over>")
+    tokenizer = train_tokenizer(template, ("<|endoftext|>", "<|im_start|>", "<over>"))
+    assert hf_renderer(tokenizer).family == Family(name="default", stops=("<over>",), close="<over>")
+    assert hf_renderer(tokenizer).certificate.is_exact
+
+
+def test_an_unknown_ending_that_opens_the_next_turn_is_a_header(train_tokenizer: Callable[..., Any]):
+    template = (
+        "{%- for m in messages %}{{- '<at ' + m.role + '>' + m.content }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- '<at assistant>' }}{%- endif %}"
+    )
+    tokenizer = train_tokenizer(template, ("<|endoftext|>", "<at user>", "<at assistant>", "<at system>", "<at tool>"))
+    renderer = hf_renderer(tokenizer)
+    assert renderer.family == Family(name="default", stops=("<at user>",), headers=("<at user>",))
+    assert renderer.rewrites == ()
+    refused = {cell.situation.roles for cell in renderer.certificate.cells if not cell.finding.is_exact}
+    assert refused == {("tool",), ("tool", "tool"), ("tool", "user")}  # their header is none it was told of
+    close, rest = renderer.bridge(
+        assistant("so"), [user("and?")], (), sampled=(renderer.tokenizer.control["<at user>"],)
+    )
+    assert tokenizer.decode([*close, *rest]) == "and?<at assistant>"
 
 
 def test_a_template_without_control_tokens_is_refused(tokenizer: Any):
@@ -97,7 +112,8 @@ def test_a_template_that_rewrites_is_refused_with_what_to_choose(tokenizer: Any)
     with pytest.raises(ConfigError) as caught:
         hf_renderer(tokenizer, chat_template=FORGETS)
     said = str(caught.value)
-    assert "after a tool message, with reasoning: where" in said
+    assert "after a user message, with reasoning: where" in said
+    assert "keep_history=True" in said
     assert "reasoning=False" in said
     assert "chat_template=" in said
     assert "on_rewrite='new_chain'" in said
@@ -108,7 +124,7 @@ def test_allowed_rewrites_are_refused_when_a_conversation_gets_there(tokenizer: 
     renderer = hf_renderer(tokenizer, chat_template=FORGETS, allow_rewrites=True)
     assert renderer.rewrites
     with pytest.raises(NotAppendable, match="probe reasoning"):
-        renderer.bridge(Message("assistant", "a", reasoning="r"), [user("b")], (), last_id=None)
+        renderer.bridge(Message("assistant", "a", reasoning="r"), [user("b")], (), sampled=())
 
 
 def test_tools_that_a_template_does_not_show_are_refused(tokenizer: Any):
@@ -151,8 +167,8 @@ def test_arguments_of_the_template_reach_it_and_misspelt_ones_do_not_pass(tokeni
 
 
 def test_families_are_told_apart_by_their_endings():
-    endings = [family.stops if family.stop_is_header else (family.close,) for family in FAMILIES]
-    assert len({text for texts in endings for text in texts}) == sum(map(len, endings))
+    told = [(family.close or family.headers, family.marks) for family in FAMILIES if family.name != "chatml"]
+    assert len(set(told)) == len(told)
 
 
 def test_a_configuration_names_it(tokenizer: Any, tmp_path: Path):

@@ -1,0 +1,93 @@
+"""The text between a sampled turn and the next generation, cut out of a short conversation that ends like the real one.
+
+The short conversation is [system, user, the turn in outline, the new messages], with the real tools and the ids and
+names of the real calls. In the outline stands a sentinel that no text from outside can hold; the first stop the
+template writes behind the last sentinel is where the turn ends. What stands before it was sampled and is in the chain
+already; what stands after it is the splice. Cutting there, never by length, keeps the separator in, and a control token
+at the seam keeps tokens from reaching across it.
+"""
+
+from collections.abc import Sequence
+
+from attrs import evolve, frozen
+
+from agentkit.errors import ConfigError
+from agentkit.protocols.messages import Message, ToolCall, ToolSpec
+from agentkit.protocols.tokens import ChatTemplate
+from agentkit.tokens.safe import SafeEncoder
+
+OPENINGS = ((Message("system", "."), Message("user", ".")), (Message("user", "."),))
+"""How a conversation may open, the likeliest first."""
+
+
+@frozen
+class Cut:
+    """Where a turn ends in a rendering: the stop found there, whether it opens what comes next, and what comes next.
+
+    `rest` starts after a stop that ends the turn, and with a stop that is a header.
+    """
+
+    stop: str
+    is_header: bool
+    rest: str
+
+
+@frozen
+class Splicer:
+    """Cuts splices out of one template. `endings` and `headers` are the stops its tokenizer knows."""
+
+    template: ChatTemplate
+    safe: SafeEncoder
+    opening: tuple[Message, ...]
+    """The messages of the short conversation before the turn, escaped."""
+    endings: frozenset[str]
+    headers: frozenset[str]
+    shows_calls: bool = True
+    """Whether the template writes calls; one that does not is told that the turn said something."""
+
+    def over(self, template: ChatTemplate) -> "Splicer":
+        """The same for another template of the family."""
+        return evolve(self, template=template)
+
+    def splice(self, action: Message, new: Sequence[Message], escaped_tools: Sequence[ToolSpec]) -> Cut:
+        """What follows `action` when `new` was said since, its text still escaped. O(new text and tools)."""
+        outline = self._outline(action, new)
+        rendered = self.template(
+            [*self.opening, outline, *map(self.safe.message, new)], escaped_tools, generation_prompt=True
+        )
+        return self.cut(rendered, rendered.rfind(self.safe.sentinel))
+
+    def cut(self, rendered: str, place: int) -> Cut:
+        """Where the turn that holds `place` ends.
+
+        Raises:
+            ConfigError: the template shows nothing of the turn, or writes no stop after it.
+        """
+        if place < 0:
+            raise ConfigError("the template does not write what the turn holds")
+        for found in self.safe.controls(rendered, place):
+            if found.group() in self.endings:
+                return Cut(found.group(), False, rendered[found.end() :])
+            if found.group() in self.headers:
+                return Cut(found.group(), True, rendered[found.start() :])
+        raise ConfigError(f"the template writes none of {sorted(self.endings | self.headers)!r} after a turn")
+
+    def _outline(self, action: Message, new: Sequence[Message]) -> Message:
+        """What the text after a turn can depend on: that it said something, or the ids and names of its calls.
+
+        What it said is left out, so that a bridge costs no more for a long turn, and so is what stands beside calls:
+        some templates move it behind their results. A call is added for every result without one: some templates
+        refuse an answer to a call that did not parse.
+        """
+        results = [message for message in new if message.role == "tool"]
+        if not results:
+            return Message("assistant", self.safe.sentinel)
+        answered = {message.tool_call_id for message in results}
+        calls = {call.id: call.name for call in action.tool_calls if call.id in answered or None in answered}
+        for message in results:
+            calls.setdefault(message.tool_call_id or "", message.name or "unknown")
+        if action.tool_calls:
+            calls.pop("", None)
+        escape, marked = self.safe.escape, {"x": self.safe.sentinel}
+        made = (ToolCall(escape(call_id), escape(name), marked) for call_id, name in calls.items())
+        return Message("assistant", "" if self.shows_calls else self.safe.sentinel, tuple(made))
