@@ -180,5 +180,11 @@ def _named(observation: object, call: ToolCall) -> Observation:
     if not isinstance(observation, Observation):
         raise ToolError(f"tool {call.name!r} returned {type(observation).__name__} instead of an Observation")
     return Observation(
-        observation.content, observation.done, observation.status, call.id, call.name, observation.metadata
+        observation.content,
+        observation.done,
+        observation.status,
+        call.id,
+        call.name,
+        observation.metadata,
+        observation.parts,
     )

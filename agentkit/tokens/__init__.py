@@ -28,6 +28,9 @@ from agentkit.tokens.ledger import Ledger as Ledger
 from agentkit.tokens.ledger import Mark as Mark
 from agentkit.tokens.ledger import TokenView as TokenView
 from agentkit.tokens.ledger import join as join
+from agentkit.tokens.media import Images as Images
+from agentkit.tokens.media import collapse as collapse
+from agentkit.tokens.media import open_image as open_image
 from agentkit.tokens.renderer import TemplateRenderer as TemplateRenderer
 from agentkit.tokens.renderer import byte_chatml as byte_chatml
 from agentkit.tokens.safe import SafeEncoder as SafeEncoder

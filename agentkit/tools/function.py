@@ -13,6 +13,7 @@ from attrs import frozen
 
 from agentkit.errors import ConfigError, ToolError
 from agentkit.protocols.actions import Observation
+from agentkit.protocols.media import Medium
 from agentkit.protocols.messages import Json, ToolSpec
 from agentkit.protocols.tool import ToolContext
 from agentkit.tools.annotations import Shape, UnsupportedAnnotation, shape_of
@@ -101,7 +102,7 @@ def tool(
 
     A parameter annotated with a runtime-checkable Protocol is what the tool needs of the env: the policy does not see
     it, and the env is put there at the call. One annotated `ToolContext` gets the context. All others make the schema.
-    What is returned is an `Observation`, text, or a JSON value.
+    What is returned is an `Observation`, text, a medium (`image(...)`), or a JSON value.
 
     Raises:
         ConfigError: the annotation of a parameter is missing, or has no JSON schema.
@@ -192,6 +193,8 @@ def _observation(value: object, name: str) -> Observation:
         return Observation(value)
     if value is None:
         return Observation("(nothing returned)")
+    if isinstance(value, Medium):
+        return Observation.of(value)
     try:
         return Observation(json.dumps(value, ensure_ascii=False, default=_plain))
     except (TypeError, ValueError, RecursionError) as error:

@@ -14,6 +14,7 @@ from attrs import define, field
 
 from agentkit.errors import ModelError
 from agentkit.protocols import Json, Message, ToolSpec
+from agentkit_openai.chat_media import content_of
 
 _TOOLS_KEPT = 64
 _CONVERSATION_BYTES = 400  # the objects around what is kept of a trajectory
@@ -95,7 +96,7 @@ class ChatWire:
             kept.size += _memory(piece)
 
     def _message(self, message: Message, at: int) -> bytes:
-        wire: dict[str, Json] = {"role": message.role, "content": message.content}
+        wire: dict[str, Json] = {"role": message.role, "content": content_of(message)}
         try:
             if message.reasoning and self._reasoning_field:
                 wire[self._reasoning_field] = message.reasoning

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 
 from agentkit.errors import AgentkitError, ConfigError, ModelError
-from agentkit.protocols import EmitTokens, Finish, FinishReason, Json, TokenChunk, TokenRequest
+from agentkit.protocols import EmitTokens, Finish, FinishReason, Json, MediaError, TokenChunk, TokenRequest
+from agentkit.tokens import Images, collapse
 from agentkit_vllm.engine import Engine
 from agentkit_vllm.sampling import check_params, held_tokens, sampling_fields
 
@@ -40,6 +41,7 @@ class Requests:
         self._policy_version = policy_version
         self._sampling = sampling
         self._numbers = count()
+        self._images = Images()
         self._pumps: set[asyncio.Task[Finish]] = set()
 
     async def run(self, request: TokenRequest, params: Mapping[str, Json], max_tokens: int, emit: EmitTokens) -> Finish:
@@ -97,18 +99,36 @@ class Requests:
         if not pump.cancelled():
             pump.exception()  # now it counts as seen, also where whoever asked has left
 
+    def _prompt(self, request: TokenRequest) -> dict[str, object]:
+        if not request.media:
+            # A list of ints is what vLLM takes, and hands on to another process: 1.3 ms and as much again for 100k ids.
+            return {"type": "token", "prompt_token_ids": list(request.prompt_ids)}
+        shown = [placed.medium for placed in request.media]
+        if others := [medium for medium in shown if medium.kind != "image"]:
+            raise MediaError(f"a VLLMModel shows images, found {others[0]!r}")
+        return {
+            "type": "token",
+            "prompt_token_ids": collapse(request.prompt_ids, request.media),  # vLLM expands placeholders itself
+            "multi_modal_data": {"image": [self._images.open(medium) for medium in shown]},
+            # by which it knows an image again, instead of by its pixels
+            "multi_modal_uuids": {"image": [medium.digest.hex() for medium in shown]},
+        }
+
     async def _pump(
         self, request: TokenRequest, request_id: str, told: object, emit: EmitTokens, *, held: int
     ) -> Finish:
         version = self._policy_version
-        # A list of ints is what vLLM takes, and hands on to another process: 1.3 ms and as much again for 100k ids.
-        prompt = {"type": "token", "prompt_token_ids": list(request.prompt_ids)}
+        prompt = self._prompt(request)
+        is_unchecked = bool(request.media)
         finish: str | None = None
         stopped_by: object = None
         try:
             async with aclosing(self.engine.generate(prompt, told, request_id)) as outputs:
                 async for output in outputs:
                     (sampled,) = output.outputs
+                    if is_unchecked:
+                        _check_expanded(output.prompt_token_ids, request)
+                        is_unchecked = False
                     if ids := list(sampled.token_ids):
                         logprobs = _logprobs(ids, sampled.logprobs)
                         emit(TokenChunk(ids, logprobs, version() if callable(version) else version))
@@ -124,6 +144,16 @@ class Requests:
         if finish != "stop" or not isinstance(stopped_by, str):  # an id where a stop id ended it
             return Finish(_FINISHES[finish])
         return Finish(_FINISHES[finish], stop_string=stopped_by, min_tokens=held)
+
+
+def _check_expanded(prompt_ids: Sequence[int] | None, request: TokenRequest) -> None:
+    """Nothing is recorded that was sampled after another prompt than the chain has."""
+    if list(prompt_ids or ()) != list(request.prompt_ids):
+        raise ModelError(
+            f"vLLM made a prompt of {len(prompt_ids or ())} ids of {len(request.media)} images and a chain of "
+            f"{len(request.prompt_ids)} ids: the renderer's processor is not the model's, or has other limits on "
+            "pixels (engine.mm_processor_kwargs)"
+        )
 
 
 def _logprobs(ids: list[int], found: Any) -> list[float]:

@@ -1,0 +1,72 @@
+"""Media on their way to a model: images opened once, and prompts as servers want them that expand media themselves."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+from agentkit.errors import ConfigError
+from agentkit.extras import require
+from agentkit.protocols.media import MediaError, Medium, Placed
+
+
+class Images:
+    """Images as Pillow opens them: upright, in RGB. The last used are kept, up to `limit_bytes` of pixels."""
+
+    def __init__(self, *, limit_bytes: int = 512 << 20) -> None:
+        if limit_bytes < 0:
+            raise ConfigError(f"limit_bytes must be >= 0, found {limit_bytes!r}")
+        self._limit_bytes = limit_bytes
+        self._kept: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()
+        self._held_bytes = 0
+        self.opened = 0
+        """How many were decoded so far: grows with what is new, not with what is shown again."""
+
+    def open(self, medium: Medium) -> Any:
+        """The `PIL.Image.Image` of a medium, to be read and not changed.
+
+        Raises:
+            MediaError: it is no image, or a broken one, or one that is far too large.
+            MissingExtraError: Pillow is not installed.
+        """
+        if medium.kind != "image":
+            raise MediaError(f"expected an image, found {medium!r}")
+        kept = self._kept.get(medium.digest)
+        if kept is not None:
+            self._kept.move_to_end(medium.digest)
+            return kept[0]
+        opened = open_image(medium)
+        self.opened += 1
+        size = 3 * opened.width * opened.height
+        self._kept[medium.digest] = (opened, size)
+        self._held_bytes += size
+        while self._held_bytes > self._limit_bytes:
+            self._held_bytes -= self._kept.popitem(last=False)[1][1]
+        return opened
+
+
+def open_image(medium: Medium) -> Any:
+    """The `PIL.Image.Image` of an image, turned as its EXIF data say, in RGB, the first where it holds several.
+
+    Raises:
+        MediaError: it is broken, or so large that opening it could exhaust memory.
+        MissingExtraError: Pillow is not installed.
+    """
+    images = require("PIL.Image", extra="media", purpose="showing images")
+    upright = require("PIL.ImageOps", extra="media", purpose="showing images").exif_transpose
+    try:
+        return upright(images.open(BytesIO(medium.data))).convert("RGB")
+    except Exception as error:  # decoders raise whatever they stumble over
+        raise MediaError(f"{medium!r} cannot be opened: {type(error).__name__}: {error}") from error
+
+
+def collapse(prompt_ids: Sequence[int], media: Sequence[Placed]) -> list[int]:
+    """The prompt with one placeholder for each of `media`, which are in order: what a server expands again."""
+    ids: list[int] = []
+    at = 0
+    for placed in media:
+        ids.extend(prompt_ids[at : placed.start])
+        ids.append(placed.placeholder)
+        at = placed.stop
+    ids.extend(prompt_ids[at : len(prompt_ids)])
+    return ids
