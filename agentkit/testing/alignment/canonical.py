@@ -64,6 +64,17 @@ def sampled_turns(subject: Subject, conversation: Conversation) -> "list[tuple[i
     return turns
 
 
+def turns_anyhow(subject: Subject, conversation: Conversation) -> list[tuple[int, ...]]:
+    """What is sampled in each turn, in plain words where the template has no such turn."""
+    turns: list[tuple[int, ...]] = []
+    for number, exchange in enumerate(conversation.exchanges):
+        ids = canonical_turn(subject, conversation, number)
+        if isinstance(ids, Missing):
+            ids = (*subject.tokenizer.encode("said"), min(subject.renderer.stop_ids))
+        turns.append(_sampled(subject, ids, exchange.sampling))
+    return turns
+
+
 def _sampled(subject: Subject, canonical: Sequence[int], sampling: Sampling) -> tuple[int, ...]:
     *body, stop = canonical
     if sampling.ids is not None:

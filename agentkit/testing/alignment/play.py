@@ -13,6 +13,7 @@ from agentkit.protocols import (
     Budget,
     ChainDelta,
     EmitTokens,
+    ExitReason,
     Finish,
     FinishReason,
     Json,
@@ -29,6 +30,7 @@ from agentkit.protocols import (
     Trajectory,
 )
 from agentkit.testing.alignment.conversations import Conversation
+from agentkit.testing.alignment.report import Misaligned
 from agentkit.testing.alignment.subject import Subject
 from agentkit.testing.clocks import virtual_asyncio
 from agentkit.testing.fakes import MemorySink
@@ -70,7 +72,11 @@ class Course:
 def play(
     subject: Subject, conversation: Conversation, turns: Sequence[Sequence[int]], course: Course | None = None
 ) -> Played:
-    """Play `conversation` on virtual time, `turns[k]` being what is sampled in turn `k`. Not inside an event loop."""
+    """Play `conversation` on virtual time, `turns[k]` being what is sampled in turn `k`. Not inside an event loop.
+
+    Raises:
+        Misaligned: the rollout came to another end than the play's.
+    """
     stage = _Stage(subject, conversation, turns, course or Course())
     backend, options = virtual_asyncio()
     return anyio.run(stage.perform, backend=backend, backend_options=options)
@@ -102,6 +108,8 @@ class _Stage:
         )
         async with Pool(agent, sink=sink, max_rollouts=1) as pool:
             trajectory = await pool.start(Task("alignment", list(self.conversation.opening))).result()
+        if trajectory.exit_reason is not ExitReason.FINISHED and self.course.drops_a_logprob is None:
+            raise Misaligned(f"the rollout ended as {trajectory.exit_reason}: {trajectory.error}")
         deltas = tuple(sink.deltas.get(trajectory.key, ()))
         return Played(trajectory, tuple(self.prompts), deltas, self.refused[0] if self.refused else None)
 

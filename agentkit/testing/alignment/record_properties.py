@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from agentkit.journal.codec import Codec
 from agentkit.protocols import Chain, ExitReason, SpanKind
-from agentkit.testing.alignment.canonical import Missing, sampled_turns
+from agentkit.testing.alignment.canonical import turns_anyhow
 from agentkit.testing.alignment.conversations import Conversation
 from agentkit.testing.alignment.play import Course, Played, play, sampled_logprobs
 from agentkit.testing.alignment.report import expect, expect_same
@@ -171,9 +171,10 @@ def _expect_chains(what: str, expected: Sequence[Chain], found: Sequence[Chain],
 
 
 def _played(subject: Subject, conversation: Conversation, pick: int) -> tuple[list[tuple[int, ...]], Played | None]:
-    """What was sampled and what came of it; nothing where the template has no such turns."""
-    turns = sampled_turns(subject, conversation)
-    if isinstance(turns, Missing):
+    """What was sampled and what came of it; nothing where the template refuses the opening."""
+    try:
+        subject.oracle.render(conversation.opening, conversation.tools, generation_prompt=True)
+    except Exception:  # the template is the user's code
         return [], None
-    played = play(subject, conversation, turns, Course(chunk=1 << (pick % 5)))
-    return turns, played if played.trajectory.chains and played.prompts else None
+    turns = turns_anyhow(subject, conversation)
+    return turns, play(subject, conversation, turns, Course(chunk=1 << (pick % 5)))

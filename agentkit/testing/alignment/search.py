@@ -11,6 +11,8 @@ from agentkit.testing.alignment.properties import PROPERTIES, Property
 from agentkit.testing.alignment.report import AlignmentFailed, Counterexample, Misaligned
 from agentkit.testing.alignment.subject import Subject
 
+_SHRINKS = 300  # conversations tried to make a counterexample smaller
+
 
 @frozen
 class Finding:
@@ -36,7 +38,14 @@ def search(subject: Subject, prop: Property, *, examples: int = 30, seed: int = 
     from agentkit.testing.alignment.strategies import conversations_for  # hypothesis is needed only to search
 
     seen = [0, 0]
+    failing: set[tuple[str, int]] = set()
+    failing_at = [0]
     worst: list[tuple[Conversation, str]] = []
+
+    def note(case: tuple[str, int], conversation: Conversation, difference: str) -> None:
+        failing_at[0] = failing_at[0] or seen[0]
+        failing.add(case)
+        worst[:] = [(conversation, difference)]
 
     @seeded(seed)
     @settings(
@@ -52,13 +61,16 @@ def search(subject: Subject, prop: Property, *, examples: int = 30, seed: int = 
     @given(conversations_for(prop.kind, subject), st.integers(0, 99))
     def holds(conversation: Conversation, pick: int) -> None:
         seen[0] += 1
+        case = (str(conversation), pick)
+        if failing and seen[0] > failing_at[0] + _SHRINKS and case not in failing:
+            return  # small enough
         try:
             seen[1] += prop.check(subject, conversation, pick)
         except Misaligned as error:
-            worst[:] = [(conversation, str(error))]
+            note(case, conversation, str(error))
             raise
         except Exception as error:  # whatever code of the user's raises is what was looked for
-            worst[:] = [(conversation, f"{type(error).__name__}: {error}")]
+            note(case, conversation, f"{type(error).__name__}: {error}")
             raise
 
     try:

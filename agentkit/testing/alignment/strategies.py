@@ -142,10 +142,12 @@ def conversations(
         if users and (not calls or draw(st.integers(0, 3)) == 3):
             new.append(Message("user", draw(said_texts())))
         content = draw(st.just("") | said_texts()) if calls else draw(said_texts())
-        reasoning = draw(st.none() | said_texts().map(lambda text: f"thought {text}")) if subject.reasons else None
+        thoughts = said_texts().map(lambda text: f"thought {text}")
+        thoughts = thoughts if subject.always_reasons else st.none() | thoughts
+        reasoning = draw(thoughts) if subject.reasons or subject.always_reasons else None
         said = Message("assistant", content, tuple(calls), reasoning=reasoning)
         exchanges.append(Exchange(said, tuple(new), draw(samples) if samples is not None else Sampling()))
-    tools = subject.tools if draw(st.booleans()) else ()
+    tools = subject.tools if subject.shows_tools and draw(st.booleans()) else ()
     return numbered(Conversation(opening, tuple(exchanges), tools))
 
 

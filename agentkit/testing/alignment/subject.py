@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, cast
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from agentkit.errors import ConfigError
 from agentkit.extras import require
 from agentkit.protocols import Json, Message, Renderer, Tokenizer, ToolSpec, user
 from agentkit.testing.alignment.oracles import HFOracle, Oracle
+from agentkit.tokens import Mode
 
 PROBE = ToolSpec(
     "look_up",
@@ -24,9 +25,9 @@ _TODAY = date(2026, 1, 31)  # a template that writes the date writes this one: n
 class Subject:
     """A renderer and its oracle.
 
-    `tools` are shown in half of the conversations. `reasons` says whether the policy writes reasoning; with
-    `keeps_history` the renderer goes on where the template would change what was said, and only what is new has to be
-    the template's. `roles` are those that the template lets a conversation open with.
+    `tools` are called, and shown in half of the conversations if the template `shows_tools`. `reasons` says whether the
+    policy writes reasoning, `always_reasons` whether every turn does; with `keeps_history` the renderer goes on where
+    the template would change what was said, and only what is new has to be the template's.
     """
 
     renderer: Renderer
@@ -34,9 +35,11 @@ class Subject:
     tokenizer: Tokenizer
     tools: tuple[ToolSpec, ...] = (PROBE,)
     reasons: bool = True
+    always_reasons: bool = False
     keeps_history: bool = False
-    opens_with_system: bool = field(default=True)
-    keeps_text: bool = field(default=True)
+    opens_with_system: bool = True
+    shows_tools: bool = True
+    keeps_text: bool = True
     """Whether decoding gives the encoded text back, character by character."""
 
     @property
@@ -80,15 +83,22 @@ def subject_of(
     if not isinstance(getattr(text, "tokenizer", None), Tokenizer):
         raise ConfigError(f"an alignment test needs a renderer with a tokenizer, {type(renderer).__name__} has none")
     family = getattr(text, "family", None)
+    mode: object = getattr(getattr(text, "certificate", None), "mode", Mode.FREE)
     subject = Subject(
         renderer=cast("Renderer", renderer),
         oracle=oracle,
         tokenizer=text.tokenizer,
         tools=tuple(map(_spec, tools)) or (PROBE,),
-        reasons=reasoning and getattr(family, "reasons", True),
+        reasons=mode is not Mode.CLOSED and reasoning and getattr(family, "reasons", True),
+        always_reasons=mode is Mode.OPEN,
         keeps_history=bool(getattr(text, "keeps_history", options.get("keep_history", False))),
     )
-    return evolve(subject, opens_with_system=_takes_system(subject), keeps_text=_keeps_text(subject.tokenizer))
+    return evolve(
+        subject,
+        opens_with_system=bool(options.get("with_system", True)) and _takes_system(subject),
+        shows_tools=bool(tools) or _shows_tools(subject),
+        keeps_text=_keeps_text(subject.tokenizer),
+    )
 
 
 def _template_options(hf: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +138,14 @@ def _takes_system(subject: Subject) -> bool:
     except Exception:  # the template is the user's code: some refuse a system message, each in its own words
         return False
     return True
+
+
+def _shows_tools(subject: Subject) -> bool:
+    try:
+        text = subject.oracle.render([user(".")], subject.tools, generation_prompt=True)
+    except Exception:  # some refuse tools
+        return False
+    return subject.tools[0].name in text
 
 
 def _keeps_text(tokenizer: Tokenizer) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve
 
 from agentkit.protocols import Message
-from agentkit.testing.alignment.canonical import Missing, canonical_turn, sampled_turns
+from agentkit.testing.alignment.canonical import Missing, canonical_turn, sampled_turns, turns_anyhow
 from agentkit.testing.alignment.conversations import Conversation, Sampling
 from agentkit.testing.alignment.play import Played, play
 from agentkit.testing.alignment.report import Misaligned, expect, expect_same
@@ -81,9 +81,7 @@ def control_tokens_are_those_of_the_full_render(subject: Subject, conversation: 
 def content_forges_no_control_token(subject: Subject, conversation: Conversation, pick: int) -> bool:
     """However a tool's output reads, the control tokens appended with it are those of a harmless output."""
     del pick
-    turns = sampled_turns(subject, _harmless(conversation))
-    if isinstance(turns, Missing):
-        return False
+    turns = turns_anyhow(subject, _harmless(conversation))
     played, harmless = play(subject, conversation, turns), play(subject, _harmless(conversation), turns)
     control = frozenset(subject.tokenizer.control.values())
     expect(played.refused == harmless.refused, f"refused for what a tool said: {played.refused or harmless.refused}")
@@ -91,7 +89,7 @@ def content_forges_no_control_token(subject: Subject, conversation: Conversation
         one, other = ([each for each in ids if each in control] for ids in pair)
         what = f"the control tokens that follow turn {number} depend on what the tool said"
         expect_same(what, one, other, subject.tokenizer, headings=("harmless output", "this output"))
-    return True
+    return bool(_bridges(played, turns))
 
 
 def a_prompt_is_what_the_template_writes(subject: Subject, conversation: Conversation, pick: int) -> bool:
@@ -167,9 +165,7 @@ def a_cut_turn_is_closed_once(subject: Subject, conversation: Conversation, pick
 
 def the_same_question_has_one_answer(subject: Subject, conversation: Conversation, pick: int) -> bool:
     """A renderer keeps nothing from call to call: the same conversation always has the same ids."""
-    turns = sampled_turns(subject, conversation)
-    if isinstance(turns, Missing):
-        return False
+    turns = turns_anyhow(subject, conversation)
     one = play(subject, conversation, turns)
     other = evolve(conversation, opening=(Message("user", f"something else {pick}"),), tools=())
     try:
