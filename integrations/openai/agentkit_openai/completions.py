@@ -37,6 +37,13 @@ class CompletionsModel:
     `base_url` ends where the API begins: `http://127.0.0.1:8000/v1`. `api_key` is sent as a bearer token, and never
     read from the environment. `params` are sent with each request, those of the agent over them; what neither asks for
     is neutral (temperature 1, no top_k, ...) instead of the server's default, and None asks for that default.
+
+    Of each request one continuation is sampled, and only its tokens are scored: `n`, `best_of`, `echo` and
+    `prompt_logprobs` are refused, an answer that mixes in other continuations or the prompt is an error, and scores of
+    the prompt beside those of what was sampled are not looked at. Stop strings, `params={"stop": ["</answer>"]}`, end
+    an action, not its ids: they go on to the end of the token in which the string was found, whatever the server cut
+    from its text.
+
     `max_tokens` bounds one generation; without it one may fill what the budget and the server's window leave.
     `logprobs="processed"` insists on log-probabilities of the distribution that was sampled from; with `"any"`, those
     of the model itself will do, and one warning is logged where the two differ. `retries` are for refusals that pass

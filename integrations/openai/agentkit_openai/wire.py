@@ -19,7 +19,7 @@ from agentkit.errors import ConfigError, ModelError
 from agentkit.tokens import TokenView
 
 _PIECE_IDS = 512
-_LINES = 4  # of one trajectory; one that compacts its history leaves a line behind each time
+_LINES = 16  # of one trajectory; one that compacts its history leaves a line behind each time
 _LINE_BYTES = 400  # the objects around a line
 _PIECE_BYTES = 120  # and around each of its pieces
 
@@ -27,16 +27,17 @@ _PIECE_BYTES = 120  # and around each of its pieces
 class PromptWire:
     """Ids to JSON, as pieces whose concatenation is the inside of a JSON list: `1,2,3`.
 
-    Holds at most `limit_bytes`; what was asked for longest ago goes first.
+    Holds at most `limit_bytes`; the line that was asked for longest ago goes first, whosever it is.
     """
 
-    __slots__ = ("_kept", "_limit_bytes", "encoded_bytes", "held_bytes")
+    __slots__ = ("_kept", "_limit_bytes", "_lines", "encoded_bytes", "held_bytes")
 
     def __init__(self, *, limit_bytes: int = 256 << 20) -> None:
         if limit_bytes < 0:
             raise ConfigError(f"wire_cache_bytes must be >= 0, found {limit_bytes!r}")
         self._limit_bytes = limit_bytes
-        self._kept: OrderedDict[str, list[_Line]] = OrderedDict()
+        self._lines: dict[str, list[_Line]] = {}
+        self._kept: OrderedDict[_Line, str] = OrderedDict()
         self.encoded_bytes = 0
         """How many bytes of JSON were written in all: grows with the new tokens, not with the prompts."""
         self.held_bytes = 0
@@ -49,20 +50,27 @@ class PromptWire:
             ModelError: something among `ids` is no id.
         """
         prompt = _as_array(ids)
-        lines = self._kept.setdefault(key, [])
-        self._kept.move_to_end(key)
-        line = self._line_for(prompt, lines)
+        line = self._line_for(prompt, key)
+        self._kept[line] = key
+        self._kept.move_to_end(line)
         before = line.size
         self.encoded_bytes += line.grow(prompt)
         self.held_bytes += line.size - before
         pieces = list(line.pieces)
         while self.held_bytes > self._limit_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self.held_bytes -= sum(line.size for line in oldest)
+            self._drop(next(iter(self._kept)))
         return pieces
 
-    def _line_for(self, prompt: "array[int]", lines: "list[_Line]") -> "_Line":
-        """The line for `prompt`, as the last of `lines`: the longest that it goes on, or a new one that leaves it."""
+    def _drop(self, line: "_Line") -> None:
+        key = self._kept.pop(line)
+        self.held_bytes -= line.size
+        self._lines[key].remove(line)
+        if not self._lines[key]:
+            del self._lines[key]
+
+    def _line_for(self, prompt: "array[int]", key: str) -> "_Line":
+        """The line for `prompt`, as the last of its key: the longest that it goes on, or a new one that leaves it."""
+        lines = self._lines.setdefault(key, [])
         best, shared = None, 0
         for line in lines:
             count = line.shared_pieces(prompt)
@@ -75,9 +83,9 @@ class PromptWire:
             return best
         line = _Line() if best is None else best.fork(shared)
         self.held_bytes += line.size
+        if len(lines) == _LINES:
+            self._drop(lines[0])
         lines.append(line)
-        if len(lines) > _LINES:
-            self.held_bytes -= lines.pop(0).size
         return line
 
 

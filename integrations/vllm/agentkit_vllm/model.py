@@ -24,14 +24,15 @@ class VLLMModel:
 
     `engine` are fields of vLLM's AsyncEngineArgs; `params` sampling parameters for every request, which those of the
     agent override. Nothing else changes how is sampled: the generation_config.json of a model is not looked at, but
-    for its end-of-sequence ids, at which vLLM stops whether the renderer knows them or not.
+    for its end-of-sequence ids, at which vLLM stops whether the renderer knows them or not. Stop strings, `stop`, end
+    an action, not its ids: they go on to the end of the token in which the string was found.
 
     Log-probabilities are of the distribution that was sampled from (`logprobs_mode="processed_logprobs"`: after
     temperature, top_p, penalties, structured outputs; greedy decoding, temperature 0, reports those at temperature 1).
     `engine={"logprobs_mode": "raw_logprobs"}` gives the model's own instead.
 
     `policy_version` may be a function, asked for every chunk. `renderer` and `parser` may be left to the agent. Runs on
-    asyncio. Every request costs a copy of its prompt's ids: the engine is another process.
+    asyncio. Every request costs a copy of its prompt's ids, some 1.5 ms for 100k: the engine is another process.
 
     Raises:
         ConfigError: an argument cannot work; the message names it.

@@ -390,3 +390,32 @@ async def test_two_generations_of_one_trajectory_at_once_do_not_mix(serve: Serve
             all_.start_soon(model.sample_tokens, asking([5, 6, 10 + number]), sink)
     assert [sink.ids for sink in sinks] == [[10 + number] for number in range(20)]
     assert len({headers["X-Request-Id"] for headers in server.headers}) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("params", "held"), [({}, 0), ({"min_tokens": 3}, 3), ({"min_tokens": None}, 0)])
+async def test_an_end_at_a_stop_string_says_which_and_from_where_it_counted(
+    serve: Serve, fake_vllm: Any, params: dict[str, Any], held: int
+) -> None:
+    ended = json.loads(fake_vllm.event((5, -1.5), reason="stop")[6:])
+    ended["choices"][0].update(stop_reason="</answer>", text="</answer")  # the server cuts its text, not its ids
+    server = fake_vllm([fake_vllm.event((4, -1.0)), b"data: " + json.dumps(ended).encode() + b"\n\n", DONE])
+    sink = Sink()
+    async with CompletionsModel(await serve(server.handle) + "/v1", "tiny", params={"stop": ["</answer>"]}) as model:
+        finish = await model.sample_tokens(asking(params=params), sink)
+    assert finish == Finish(FinishReason.STOP, stop_string="</answer>", min_tokens=held)
+    assert sink.ids == [4, 5]
+    assert server.bodies[0]["stop"] == ["</answer>"]
+
+
+@pytest.mark.slow
+async def test_a_second_continuation_is_not_mixed_into_the_first(serve: Serve, fake_vllm: Any) -> None:
+    other = json.loads(fake_vllm.event((9, -9.0))[6:])
+    other["choices"][0]["index"] = 1
+    parts = [fake_vllm.event((4, -1.0)), b"data: " + json.dumps(other).encode() + b"\n\n", fake_vllm.event((5, -1.0))]
+    sink = Sink()
+    async with CompletionsModel(await serve(fake_vllm(parts).handle) + "/v1", "tiny") as model:
+        with pytest.raises(ModelError, match="several continuations") as caught:
+            await model.sample_tokens(asking(), sink)
+    assert not caught.value.retryable
+    assert sink.ids == [4]

@@ -1,11 +1,14 @@
 """Bodies as servers want them; answers read as they came, or refused."""
 
 import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agentkit_openai.dialects import LlamaCppDialect, Reader, VLLMDialect
 from agentkit_openai.dialects.dialect import check_params
+from agentkit_openai.sse import SSEDecoder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,6 +186,47 @@ def test_a_prompt_that_is_echoed_unasked_is_refused_before_anything_is_passed_on
 def test_a_prompt_that_is_echoed_with_scores_for_all_is_noticed_at_the_end() -> None:
     with pytest.raises(ModelError, match="held 4 ids after a prompt of 3, but the server counts 1"):
         read(vllm(), vllm_event((5, 6, 7, 4), [-1.0, -0.25, -0.5, -6.0], reason="stop"), usage(3, 1))
+
+
+RECORDED = {
+    json.loads(line)["key"]: json.loads(line)
+    for name in ("completions_vllm_0.32", "completions_llamacpp_11434")
+    for line in (Path(__file__).parent / "recorded" / f"{name}.jsonl").read_text().splitlines()
+}
+STREAMS = [
+    (key, reply["body"].encode())
+    for key, reply in RECORDED.items()
+    if reply["type"] == "text/event-stream" and reply["status"] == 200 and '"prompt": [5, 6, 7, 8]' in key
+]
+
+
+def streamed(key: str, parts: list[bytes]) -> object:
+    reader = LlamaCppDialect().reader((b"5,6,7,8",), 4) if key.startswith("/completion ") else four()
+    decoder = SSEDecoder()
+    events = [event for part in parts for event in decoder.feed(part) if event != b"[DONE]"]
+    try:
+        return read(reader, *events)
+    except ModelError as error:
+        return str(error)
+
+
+def four() -> Reader:
+    return VLLMDialect("tiny").reader((b"5", b",6,7", b",8"), 4)
+
+
+@given(st.sampled_from(STREAMS), st.lists(st.integers(0, 1 << 16), max_size=9))
+def test_however_the_bytes_of_a_recorded_answer_are_cut_it_is_the_same(
+    stream: tuple[str, bytes], cuts: list[int]
+) -> None:
+    key, body = stream
+    inside = [at for at, byte in enumerate(body) if 0x80 <= byte < 0xC0]  # where a cut parts a character
+    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts), *inside[: len(cuts)]})
+    assert streamed(key, [body[start:stop] for start, stop in pairwise(places)]) == streamed(key, [body])
+
+
+def test_the_recorded_answers_hold_characters_that_a_cut_can_part() -> None:
+    assert sum(any(byte >= 0x80 for byte in body) for _, body in STREAMS) >= 3
+    assert sum(isinstance(streamed(key, [body]), tuple) for key, body in STREAMS) >= 10
 
 
 @pytest.mark.parametrize(("reason", "by", "found"), [("stop", "r>", "r>"), ("stop", 70, None), ("length", "r>", None)])

@@ -80,9 +80,10 @@ class Prompts(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         if hasattr(self, "wire"):
-            lines = [line for kept in self.wire._kept.values() for line in kept]
+            lines = [line for kept in self.wire._lines.values() for line in kept]
             assert self.wire.held_bytes == sum(size_of(line) for line in lines) <= self.limit
-            assert len(lines) <= 4 * len(self.wire._kept)
+            assert set(lines) == set(self.wire._kept)
+            assert all(0 < len(kept) <= 16 for kept in self.wire._lines.values())
 
 
 TestPrompts = Prompts.TestCase
@@ -129,7 +130,7 @@ def test_a_fork_anywhere_in_a_long_prompt_costs_a_piece_at_most(at: int) -> None
 
 def test_several_chains_that_go_on_by_turns_cost_their_new_ids_only() -> None:
     wire, trunk = PromptWire(), [5] * 50_000
-    chains = [[*trunk, 7 + number] for number in range(4)]
+    chains = [[*trunk, 7 + number] for number in range(8)]
     for chain in chains:
         wire.pieces("a", chain)
     before = wire.encoded_bytes
@@ -137,7 +138,7 @@ def test_several_chains_that_go_on_by_turns_cost_their_new_ids_only() -> None:
         for chain in chains:
             chain += [3] * 10
             assert b"".join(wire.pieces("a", chain)) == written(chain)
-    assert wire.encoded_bytes - before == 10 * 4 * len(b",3" * 10)
+    assert wire.encoded_bytes - before == 10 * 8 * len(b",3" * 10)
 
 
 def test_a_turn_that_is_rolled_back_and_sampled_again_costs_its_new_ids_only() -> None:
@@ -149,6 +150,19 @@ def test_a_turn_that_is_rolled_back_and_sampled_again_costs_its_new_ids_only() -
     wire.pieces("a", [*prompt, 8])
     wire.pieces("a", [*prompt, *[6] * 2000, 4])  # and back to the turn that was given up
     assert wire.encoded_bytes - before <= 2 * 512 + len(b",8,4")
+
+
+def test_a_fork_shares_with_the_chain_that_it_has_most_in_common_with() -> None:
+    wire = PromptWire()
+    chains = [[5] * 40_000, [5] * 20_000 + [6] * 20_000, [5] * 20_000 + [7] * 20_000]
+    for chain in chains:
+        wire.pieces("a", chain)
+    for chain in reversed(chains):
+        before = wire.encoded_bytes
+        fork = [*chain[:39_000], 8]
+        assert b"".join(wire.pieces("a", fork)) == written(fork)
+        assert wire.encoded_bytes - before <= 2 * 513
+        wire.pieces("a", chain)
 
 
 def test_pieces_are_shared_between_a_chain_and_its_fork() -> None:
@@ -165,7 +179,16 @@ def test_a_history_that_is_compacted_again_and_again_takes_no_more_memory() -> N
     for number in range(50):
         wire.pieces("a", [number] * 1000)
         held.append(wire.held_bytes)
-    assert max(held[4:]) <= held[3] * 1.5
+    assert max(held[16:]) <= held[15] * 1.1
+
+
+def test_a_chain_that_was_left_goes_before_those_that_are_gone_on_with() -> None:
+    wire = PromptWire(limit_bytes=40_000)  # of some ten prompts
+    for number in range(50):
+        wire.pieces("compacts", [number] * 1000)
+        before = wire.encoded_bytes
+        wire.pieces("goes on", [3] * (1000 + number))
+        assert wire.encoded_bytes - before <= len(b",3") or not number
 
 
 def test_what_was_asked_for_longest_ago_goes_first() -> None:

@@ -229,6 +229,13 @@ async def test_log_probabilities_that_do_not_fit_name_the_setting_of_the_engine(
         await run(requests_of(Engine([output(3, logprobs=logprobs)])))
 
 
+async def test_of_several_likely_tokens_the_sampled_one_s_log_probability_is_kept():
+    chunks: list[TokenChunk] = []
+    likely = [{9: SimpleNamespace(logprob=-0.25), 3: SimpleNamespace(logprob=-1.5)}]
+    await run(requests_of(Engine([output(3, logprobs=likely), output(finish="stop")])), chunks.append)
+    assert chunks == [TokenChunk([3], [-1.5])]
+
+
 async def test_scores_of_the_prompt_are_kept_apart():
     scores = [None, {6: SimpleNamespace(logprob=-0.25)}]
     engine, chunks = Engine([output(3, prompt_logprobs=scores), output(2, finish="stop")]), []
