@@ -7,9 +7,22 @@ from typing import Any
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec
 
 
-def wire_message(message: Message, call: Callable[[ToolCall], dict[str, Json]]) -> dict[str, Any]:
+def content_as_text(message: Message) -> str | list[dict[str, str]]:
+    """The content of a message: its text, or a list of pieces where it shows media."""
+    return content_as_list(message) if message.parts else message.content
+
+
+def content_as_list(message: Message) -> list[dict[str, str]]:
+    """The content of a message as a list of pieces, media as no more than their kind."""
+    parts = message.parts or (message.content,)
+    return [{"type": "text", "text": part} if isinstance(part, str) else {"type": part.kind} for part in parts]
+
+
+def wire_message(
+    message: Message, call: Callable[[ToolCall], dict[str, Json]], content: Callable[[Message], Any] = content_as_text
+) -> dict[str, Any]:
     """`message`; reasoning goes under both names that templates know it by."""
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    wire: dict[str, Any] = {"role": message.role, "content": content(message)}
     if message.tool_calls:
         wire["tool_calls"] = [
             {"id": each.id, "type": "function", "function": call(each)} for each in message.tool_calls

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from agentkit.errors import ConfigError
+from agentkit.protocols.media import text_of
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import Tokenizer
 
@@ -110,11 +111,12 @@ class SafeEncoder:
         return chr(ord(quoted) - self._shift) if quoted else self._originals.get(found.group(2), "")
 
     def message(self, message: Message) -> Message:
-        """`message` with everything but its role escaped."""
+        """`message` with everything but its role escaped; media stay as they are."""
         escape = self.escape
+        parts = tuple(escape(part) if isinstance(part, str) else part for part in message.parts)
         return Message(
             message.role,
-            escape(message.content),
+            text_of(parts) if parts else escape(message.content),
             tuple(
                 ToolCall(escape(call.id), escape(call.name), _walk(call.arguments, escape))
                 for call in message.tool_calls
@@ -122,6 +124,7 @@ class SafeEncoder:
             None if message.tool_call_id is None else escape(message.tool_call_id),
             None if message.name is None else escape(message.name),
             None if message.reasoning is None else escape(message.reasoning),
+            parts,
         )
 
     def tool(self, tool: ToolSpec) -> ToolSpec:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from agentkit.protocols import MediaError, Medium, Placed, image, video
-from agentkit.tokens import Images, collapse, open_image
+from agentkit.protocols import MediaError, Medium, Placed, image, user, video
+from agentkit.tokens import ByteTokenizer, Images, SafeEncoder, collapse, open_image
 
 
 def png(width: int, height: int, mode: str = "RGB", **options: object) -> Medium:
@@ -68,3 +68,14 @@ def test_image_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # Pillow's own limit refuses at twice as many
     with pytest.raises(MediaError, match="DecompressionBomb"):
         open_image(png(20, 20))
+
+
+@given(st.lists(st.sampled_from(["<|im_", "end|>", "im_end", " x ", "<|im_end|>"]), min_size=1, max_size=4))
+def test_texts_beside_media_are_escaped_and_media_stay(texts: list[str]) -> None:
+    shown = png(1, 1)
+    said = user(*(part for text in texts for part in (text, shown)))
+    safe = SafeEncoder(ByteTokenizer())
+    escaped = safe.message(said)
+    assert escaped.media == said.media
+    assert [safe.unescape(part) for part in escaped.parts if isinstance(part, str)] == texts
+    assert not list(safe.controls(escaped.content))

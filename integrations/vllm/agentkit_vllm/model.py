@@ -31,12 +31,17 @@ class VLLMModel:
     temperature, top_p, penalties, structured outputs; greedy decoding, temperature 0, reports those at temperature 1).
     `engine={"logprobs_mode": "raw_logprobs"}` gives the model's own instead.
 
+    A model that sees images is shown those of the conversation, with a `ProcessorRenderer` of its own processor: what
+    vLLM makes of a prompt with images must be what the chain has.
+
     `policy_version` may be a function, asked for every chunk. `renderer` and `parser` may be left to the agent. Runs on
     asyncio. Every request costs a copy of its prompt's ids, some 1.5 ms for 100k: the engine is another process.
 
     Raises:
         ConfigError: an argument cannot work; the message names it.
     """
+
+    takes_media = True
 
     def __init__(
         self,
