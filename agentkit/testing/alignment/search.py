@@ -11,7 +11,7 @@ from agentkit.testing.alignment.properties import PROPERTIES, Property
 from agentkit.testing.alignment.report import AlignmentFailed, Counterexample, Misaligned
 from agentkit.testing.alignment.subject import Subject
 
-_SHRINKS = 300  # conversations tried to make a counterexample smaller
+_SHRINKS = 200  # conversations tried to make a counterexample smaller
 
 
 @frozen

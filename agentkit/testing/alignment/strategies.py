@@ -130,6 +130,7 @@ def conversations(
     asked = Message("user", draw(said_texts() if users else st.just("said")))
     opens = subject.opens_with_system and draw(st.booleans())
     opening = (Message("system", draw(said_texts())), asked) if opens else (asked,)
+    users = users and draw(st.booleans())  # half of them are work alone: what users say is what templates rewrite for
     exchanges = []
     for _ in range(draw(st.integers(1, max_turns))):
         least = min_results if users else max(min_results, 1)
@@ -139,7 +140,7 @@ def conversations(
             tool = draw(st.sampled_from(subject.tools))
             calls.append(ToolCall(f"c{number}", tool.name, draw(arguments_of(tool))))
         new = [Message("tool", draw(outputs), tool_call_id=call.id, name=call.name) for call in calls]
-        if users and (not calls or draw(st.integers(0, 3)) == 3):
+        if users and (not calls or draw(st.booleans())):
             new.append(Message("user", draw(said_texts())))
         content = draw(st.just("") | said_texts()) if calls else draw(said_texts())
         thoughts = said_texts().map(lambda text: f"thought {text}")
