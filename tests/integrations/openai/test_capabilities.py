@@ -234,7 +234,7 @@ async def test_llama_s_window_is_found_where_it_is(serve: Serve) -> None:
         assert request.path == "/completion"
         (pair,) = (await request.json())["logit_bias"]
         first = {"tokens": pair[:1], "stop": False, "tokens_predicted": 1, "tokens_evaluated": 1}
-        first["completion_probabilities"] = [{"id": pair[0], "logprob": -4.0}]
+        first["completion_probabilities"] = [{"id": pair[0], "logprob": -4.0, "top_logprobs": [{"id": pair[0]}]}]
         last = {"tokens": [], "stop": True, "stop_type": "limit", "tokens_predicted": 1, "tokens_evaluated": 1}
         return await stream(request, first, last)
 
