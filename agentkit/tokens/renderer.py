@@ -9,6 +9,8 @@ from copy import copy
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+from attrs import evolve
+
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols.messages import Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
@@ -176,7 +178,7 @@ class TemplateRenderer:
     def _check_certified(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
         for situation in Situation.of(action, new, mode=self._mode, reasons=self._family.reasons, tools=bool(tools)):
             finding = self._certifier.ask(situation)
-            if finding.is_exact or (self._keeps and finding.is_tail_exact):
+            if finding.is_exact or (self._keeps and self._is_tail_exact(situation)):
                 continue
             raise NotAppendable(
                 f"the {self._family.name} template cannot append {situation.said}: {finding.difference}; "
@@ -184,6 +186,11 @@ class TemplateRenderer:
                 if finding.is_tail_exact
                 else f"the {self._family.name} template cannot append {situation.said}: {finding.difference}"
             )
+
+    def _is_tail_exact(self, situation: Situation) -> bool:
+        """Whether what follows the turn can be told: where text stands beside the calls, it stays where it stands."""
+        silent = evolve(situation, talks=False)
+        return self._certifier.ask(situation).is_tail_exact or self._certifier.ask(silent).is_tail_exact
 
     def _check_stop(self, sampled: int | None, written: int) -> None:
         if sampled != written:
