@@ -17,6 +17,7 @@ from agentkit.protocols.messages import Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.certificate import Cell, Certificate, Finding, Verdict
 from agentkit.tokens.family import Family
+from agentkit.tokens.probes import PROBE_TOOLS
 from agentkit.tokens.situations import Mode, Reasoning, Role, Roles, Situation, standard
 from agentkit.tokens.splice import Splicer
 
@@ -37,9 +38,6 @@ ODD_CONTENTS: tuple[tuple[str, str], ...] = (
 """Tool outputs that meet the text around them in odd ways; the thirteenth holds the family's own control tokens."""
 
 _REASONING, _CONTENT, _ARGUMENT = "probe reasoning", "probe content", "probe argument"
-_TOOLS = (
-    ToolSpec("probe_a", "A probe.", {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}),
-)
 _HISTORIES: tuple[Roles, ...] = ((), ("user",), ("tool",))
 _EXACT = Finding(Verdict.EXACT)
 
@@ -95,12 +93,12 @@ class Certifier:
     def ask(self, situation: Situation) -> Finding:
         """What the template does in `situation`. Worked out once."""
         if situation not in self._found:
-            self._found[situation] = self._worst(situation, _TOOLS if situation.tools else ())
+            self._found[situation] = self._worst(situation, PROBE_TOOLS if situation.tools else ())
         return self._found[situation]
 
     def certificate(self, tools: Sequence[ToolSpec]) -> Certificate:
         """The whole matrix, the probe's tools replaced by `tools` if there are any."""
-        shown = tuple(tools) or _TOOLS
+        shown = tuple(tools) or PROBE_TOOLS
         cells: list[Cell] = []
         for situation in standard(self.mode, reasons=self.family.reasons):
             finding = self._worst(situation, shown) if tools and situation.tools else self.ask(situation)
@@ -147,7 +145,7 @@ class Certifier:
             return Finding(Verdict.REFUSED, f"the template refuses: {type(error).__name__}: {error}")
 
     def _compare(self, situation: Situation, tools: Sequence[ToolSpec], earlier: Roles) -> Finding:
-        name = tools[0].name if tools else "probe_a"
+        name = (tools or PROBE_TOOLS)[0].name
         history = [_message(role, 7, name) for role in self.opens_with]
         if earlier:
             calls = earlier.count("tool")
@@ -221,7 +219,7 @@ class Certifier:
         return None if difference is None else Finding(Verdict.REFUSED, difference)
 
     def _odd_difference(self, situation: Situation, contents: Sequence[str], tools: Sequence[ToolSpec]) -> str | None:
-        name = tools[0].name if tools else "probe_a"
+        name = (tools or PROBE_TOOLS)[0].name
         safe = self.splicer.safe
         history = [_message(role, 7, name) for role in self.opens_with]
         action = self._turn(situation, 2, len(contents), name)

@@ -6,6 +6,7 @@ from agentkit.errors import ConfigError
 from agentkit.protocols.messages import assistant, user
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.family import Family, Thought
+from agentkit.tokens.probes import asking
 
 _BARE = Thought(cut="</think>")
 
@@ -127,7 +128,7 @@ def family_named(name: str, *, families: Sequence[Family] = FAMILIES) -> Family:
 def _around(tokenizer: Tokenizer, template: ChatTemplate) -> tuple[str | None, str | None]:
     """The first control token written after an assistant's turn, and the last one before the first user message."""
     try:
-        rendered = template(_CONVERSATION, (), generation_prompt=True)
+        rendered = asking(template)(_CONVERSATION, True)
     except Exception as error:  # the template is the user's code, and refuses in its own words
         raise ConfigError(
             f"the chat template refuses a plain conversation (user, assistant, user): {type(error).__name__}: {error}"

@@ -19,6 +19,7 @@ from agentkit.tokens.certificate import Certificate
 from agentkit.tokens.certify import Certifier, certified
 from agentkit.tokens.families import CHATML
 from agentkit.tokens.family import Family, known
+from agentkit.tokens.probes import asking
 from agentkit.tokens.safe import SafeEncoder
 from agentkit.tokens.situations import Mode, Situation
 from agentkit.tokens.splice import OPENINGS, Splicer
@@ -69,6 +70,7 @@ class TemplateRenderer:
         self._keeps = keep_history
         self._with_system = with_system
         self._tools: tuple[Sequence[ToolSpec], tuple[ToolSpec, ...]] | None = None
+        self._ask = asking(template)
         openings = OPENINGS if with_system else OPENINGS[1:]
         opening = next(filter(self._is_accepted, openings), openings[0])
         self._splicer = Splicer(
@@ -223,7 +225,7 @@ class TemplateRenderer:
 
     def _is_accepted(self, opening: Sequence[Message]) -> bool:
         try:
-            self._template(opening, (), generation_prompt=True)
+            self._ask(opening, True)
         except Exception:  # the template is the user's code: some refuse a system message, each in its own words
             return False
         return True
@@ -232,7 +234,7 @@ class TemplateRenderer:
         call = Message("assistant", "", (ToolCall("probe0000", "probe", {"x": self._safe.sentinel}),))
         result = Message("tool", ".", tool_call_id="probe0000", name="probe")
         try:
-            return self._safe.sentinel in self._template((*opening, call, result), (), generation_prompt=True)
+            return self._safe.sentinel in self._ask((*opening, call, result), True)
         except Exception:  # the template is the user's code: one that refuses calls is certified to
             return True
 
@@ -241,8 +243,7 @@ class TemplateRenderer:
         thought = self._family.thought
         if thought is None or not self._is_accepted(opening):
             return Mode.FREE
-        whole = self._template(opening, (), generation_prompt=True)
-        bare = self._template(opening, (), generation_prompt=False)
+        whole, bare = self._ask(opening, True), self._ask(opening, False)
         added = whole[len(bare) :] if whole.startswith(bare) else whole[-80:]
         opened, closed = added.rfind(thought.opens), added.rfind(thought.closes)
         if closed > opened:
