@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _MODES = {
 }
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None, "null": None}
 _ODD = "a result with "
+_ALIGNMENT = "agentkit.testing.alignment"  # by name: no other command needs tests, and this one only where it is used
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Any:
@@ -80,7 +82,7 @@ class _Report:
         if args.examples:
             require("hypothesis", extra="testing", purpose="trying conversations (all but --examples 0)")
         self._args = args
-        self._alignment: Any = require("agentkit.testing.alignment", extra="testing", purpose="agentkit check-template")
+        self._alignment: Any = import_module(_ALIGNMENT)
         options = _kwargs(args.kwarg)
         if args.template is not None:
             options["chat_template"] = _read(args.template, "--template")

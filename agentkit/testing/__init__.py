@@ -1,5 +1,13 @@
-"""Fakes, virtual clocks, fault plans and a simulator, hypothesis strategies: public, for users' tests too."""
+"""Fakes, clocks, fault plans, a simulator, alignment tests, hypothesis strategies: public, for users' tests too."""
 
+from agentkit.testing.alignment import AlignmentFailed as AlignmentFailed
+from agentkit.testing.alignment import HFOracle as HFOracle
+from agentkit.testing.alignment import Oracle as Oracle
+from agentkit.testing.alignment import Subject as Subject
+from agentkit.testing.alignment import TemplateOracle as TemplateOracle
+from agentkit.testing.alignment import alignment_suite as alignment_suite
+from agentkit.testing.alignment import check_alignment as check_alignment
+from agentkit.testing.alignment import subject_of as subject_of
 from agentkit.testing.clocks import AutojumpLoop as AutojumpLoop
 from agentkit.testing.clocks import virtual_asyncio as virtual_asyncio
 from agentkit.testing.clocks import virtual_trio as virtual_trio

@@ -34,6 +34,13 @@ from agentkit.protocols import (
     Trajectory,
     Turn,
 )
+from agentkit.testing.alignment.strategies import chunkings as chunkings
+from agentkit.testing.alignment.strategies import control_texts as control_texts
+from agentkit.testing.alignment.strategies import conversations as conversations
+from agentkit.testing.alignment.strategies import prefixes as prefixes
+from agentkit.testing.alignment.strategies import sampled_ids as sampled_ids
+from agentkit.testing.alignment.strategies import samplings as samplings
+from agentkit.testing.alignment.strategies import tool_outputs as tool_outputs
 from agentkit.testing.plan import FaultPlan, faults
 
 require("hypothesis", extra="testing", purpose="agentkit.testing.strategies")

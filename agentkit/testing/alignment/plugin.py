@@ -1,6 +1,6 @@
 """What pytest learns from agentkit: how many conversations an alignment suite tries, and which.
 
-Loaded in every run of pytest where agentkit is installed, so it imports nothing.
+Loaded in every run of pytest where agentkit is installed, so it does no more than that.
 """
 
 from typing import Any

@@ -143,9 +143,8 @@ def conversations(
         if users and (not calls or draw(st.booleans())):
             new.append(Message("user", draw(said_texts())))
         content = draw(st.just("") | said_texts()) if calls else draw(said_texts())
-        thoughts = said_texts().map(lambda text: f"thought {text}")
-        thoughts = thoughts if subject.always_reasons else st.none() | thoughts
-        reasoning = draw(thoughts) if subject.reasons or subject.always_reasons else None
+        thinks = subject.always_reasons or (subject.reasons and draw(st.booleans()))
+        reasoning = f"thought {draw(said_texts())}" if thinks else None
         said = Message("assistant", content, tuple(calls), reasoning=reasoning)
         exchanges.append(Exchange(said, tuple(new), draw(samples) if samples is not None else Sampling()))
     tools = subject.tools if subject.shows_tools and draw(st.booleans()) else ()

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
+from importlib import import_module
 from typing import Any, cast
 
 from attrs import evolve, frozen
 
 from agentkit.errors import ConfigError
-from agentkit.extras import require
 from agentkit.protocols import Json, Message, Renderer, Tokenizer, ToolSpec, user
 from agentkit.testing.alignment.oracles import HFOracle, Oracle
 from agentkit.tokens import Mode
@@ -18,6 +18,7 @@ PROBE = ToolSpec(
     {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
 )
 
+_INTEGRATION = "agentkit_hf"  # by name: it stands above this package, and what it makes is what users train with
 _TODAY = date(2026, 1, 31)  # a template that writes the date writes this one: no test runs across midnight
 
 
@@ -70,13 +71,11 @@ def subject_of(
     if tokenizer is None and (renderer is None or oracle is None):
         raise ConfigError("an alignment test needs a tokenizer, or both renderer=... and oracle=...")
     if isinstance(tokenizer, str):
-        loading = require("agentkit_hf.loading", extra="hf", purpose="an alignment test of a tokenizer by name")
-        tokenizer = loading.load_tokenizer(tokenizer)
+        tokenizer = import_module(f"{_INTEGRATION}.loading").load_tokenizer(tokenizer)
     if renderer is None:
-        made_by = require("agentkit_hf", extra="hf", purpose="an alignment test of a tokenizer")
         # whether something is rewritten is a result of the test, no reason not to make it
         options = {"today": _TODAY, **options, "allow_rewrites": True}
-        renderer = made_by.hf_renderer(tokenizer, reasoning=reasoning, **options)
+        renderer = import_module(_INTEGRATION).hf_renderer(tokenizer, reasoning=reasoning, **options)
     if oracle is None:
         oracle = HFOracle(tokenizer, **_template_options(tokenizer, options))
     text = cast("Any", renderer)
