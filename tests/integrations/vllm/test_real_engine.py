@@ -13,6 +13,7 @@ from attrs import define, field
 from agentkit import ConfigError, ContextOverflow, ModelError, user
 from agentkit.protocols import Finish, FinishReason, TokenChunk, TokenRequest
 from agentkit.tokens import TemplateRenderer
+from agentkit.tokens.text import until_stop
 
 pytestmark = [
     pytest.mark.servers,
@@ -94,6 +95,37 @@ async def test_a_stop_string_inside_a_token_leaves_the_token_whole(
 async def test_max_tokens_is_cut_to_the_window(model: VLLMModel):
     sampled = await sample(model, [300] * 2044, max_tokens=100, ignore_eos=True, stop_ids=frozenset())
     assert (len(sampled.ids), sampled.finish) == (4, Finish(FinishReason.LENGTH))
+
+
+@pytest.mark.parametrize("min_tokens", [0, 1, 7])
+async def test_an_action_ends_where_the_engine_ends_its_text(
+    model: VLLMModel, prompt: list[int], tiny_renderer: TemplateRenderer, min_tokens: int
+):
+    from vllm import SamplingParams
+
+    plain = [each for each in range(300, 2000) if tiny_renderer.decode([each]).isascii()]
+    ended = 0
+    for seed in range(12):
+        params = {"seed": seed, "min_tokens": min_tokens, "stop": ["e", "s t"], "allowed_token_ids": plain}
+        sampled = await sample(model, prompt, max_tokens=40, stop_ids=frozenset(), **params)
+        asked = SamplingParams(max_tokens=40, include_stop_str_in_output=True, **params)
+        async for output in model.engine.generate({"prompt_token_ids": prompt}, asked, f"text-{min_tokens}-{seed}"):
+            (said,) = output.outputs
+        assert (sampled.ids, sampled.finish.stop_string) == (list(said.token_ids), said.stop_reason)
+        if said.stop_reason is None:
+            continue
+        ended += tiny_renderer.decode(sampled.ids) != said.text  # in the middle of a token
+        settled = len(tiny_renderer.decode(sampled.ids[: sampled.finish.min_tokens]))
+        assert until_stop(tiny_renderer.decode(sampled.ids), said.stop_reason, settled=settled) == said.text
+    assert ended > 3
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "prompt_logprobs", "echo"])
+async def test_what_would_mix_tokens_is_refused_before_it_reaches_the_engine(
+    model: VLLMModel, prompt: list[int], name: str
+):
+    with pytest.raises(ConfigError, match=rf"params\.{name} is set by the model itself"):
+        await sample(model, prompt, **{name: 2})
 
 
 @pytest.mark.parametrize("length", [2048, 2049, 5000])
