@@ -1,6 +1,7 @@
 """How text becomes tokens, messages become a prompt, and sampled text becomes calls."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from agentkit.protocols.actions import Parsed
@@ -66,6 +67,15 @@ class Renderer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids with control tokens kept, without a final stop token."""
+        ...
+
+
+@runtime_checkable
+class Dated(Protocol):
+    """A renderer whose template may read the clock."""
+
+    def dated(self, now: datetime, /) -> Renderer:
+        """The same renderer for which it is always `now`: what one trajectory renders must not change at midnight."""
         ...
 
 

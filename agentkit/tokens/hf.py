@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from agentkit.errors import ConfigError
 from agentkit.extras import require
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec, assistant, user
+from agentkit.tokens._hf_dates import at, reads_clock
 from agentkit.tokens._hf_vocabulary import without_control
 from agentkit.tokens._hf_wire import call_as_mapping, call_as_text, wire_message, wire_tool
 
@@ -98,38 +99,49 @@ class HFTemplate:
         self._hf = hf
         self._kwargs = kwargs
         given = kwargs.get("chat_template") or getattr(hf, "chat_template", None) or ""
-        self._source = "\n".join(map(str, given.values())) if isinstance(given, Mapping) else str(given)
+        named = given.items() if isinstance(given, Mapping) else (("default", given),)
+        self._sources = {str(name): str(source) for name, source in named}
+        self._is_held = False
         self._calls: Callable[[ToolCall], dict[str, Json]] = call_as_mapping
         self._calls = self._how_calls_are_written()
 
     @property
     def is_moving(self) -> bool:
         """Whether the template reads the clock: what it renders today is not what it renders tomorrow."""
-        return "strftime_now" in self._source and "strftime_now" not in self._kwargs
+        return any(map(reads_clock, self._sources.values()))
 
     @property
     def identity(self) -> str:
         """Tells templates apart that may render differently: their source, their arguments, the special tokens."""
         names = getattr(self._hf, "special_tokens_map", {})
         kwargs = {name: value for name, value in self._kwargs.items() if name != "chat_template"}
-        return repr((self._source, sorted(kwargs.items(), key=repr), sorted(names.items(), key=repr)))
+        return repr((sorted(self._sources.items()), sorted(kwargs.items(), key=repr), sorted(names.items(), key=repr)))
 
     def dated(self, now: datetime) -> "HFTemplate":
-        """The same template for which it is always `now`; itself where it does not read the clock."""
+        """The same template for which it is always `now`; itself where it does not read the clock.
+
+        Raises:
+            ConfigError: it reads the clock in a way that cannot be held.
+        """
         if not self.is_moving:
             return self
-        fixed = copy(self)
-        fixed._kwargs = {**self._kwargs, "strftime_now": now.strftime}
-        return fixed
+        held = copy(self)
+        held._sources = {name: at(source, now) for name, source in self._sources.items()}
+        held._is_held = True
+        return held
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
         """The full rendering. Errors of the template come out as it raised them."""
+        kwargs = self._kwargs
+        if self._is_held:  # of several templates `transformers` takes the one named for tools where there are some
+            name = "tool_use" if tools and "tool_use" in self._sources else "default"
+            kwargs = {**kwargs, "chat_template": self._sources[name]}
         text: str = self._hf.apply_chat_template(
             [wire_message(message, self._calls) for message in messages],
             tools=[wire_tool(tool) for tool in tools] or None,
             add_generation_prompt=generation_prompt,
             tokenize=False,
-            **self._kwargs,
+            **kwargs,
         )
         return text
 
