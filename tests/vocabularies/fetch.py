@@ -23,28 +23,31 @@ def main() -> None:
 
 
 def fetch(source: Source) -> None:
-    """Downloads the package and moves its files into place, all at once.
-
-    Raises:
-        ValueError: the files are not those that were expected.
-    """
+    """Downloads the package and moves its files into place, all at once."""
     storage().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=storage(), prefix=".fetch-") as name:
         scratch = Path(name)
-        archive = download(source, scratch / "archive")
-        taken = scratch / "taken"
-        paths: list[str] = []
-        for path, contents in members(archive):
-            if source.takes(path):
-                inner = path.removeprefix(source.strip)
-                target = taken / inner
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(contents.read(source.head_bytes or -1))
-                paths.append(inner)
-        if (found := digest_of(taken, paths)) != source.digest:
-            raise ValueError(f"{source.release}: {len(paths)} files with digest {found}, expected {source.digest}")
+        take(source, download(source, scratch / "archive"), scratch / "taken")
         if not source.folder.exists():
-            taken.rename(source.folder)
+            (scratch / "taken").rename(source.folder)
+
+
+def take(source: Source, archive: Path, folder: Path) -> None:
+    """Writes those files of the archive that are wanted into the folder.
+
+    Raises:
+        ValueError: they are not the files that were expected.
+    """
+    paths: list[str] = []
+    for path, contents in members(archive):
+        if source.takes(path):
+            inner = path.removeprefix(source.strip)
+            target = folder / inner
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(contents.read(source.head_bytes or -1))
+            paths.append(inner)
+    if (found := digest_of(folder, paths)) != source.digest:
+        raise ValueError(f"{source.release}: {len(paths)} files with digest {found}, expected {source.digest}")
 
 
 def download(source: Source, folder: Path) -> Path:

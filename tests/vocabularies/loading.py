@@ -5,17 +5,14 @@ import hashlib
 import json
 import os
 import tempfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.vocabularies.catalogue import Specimen, specimen_named
 from tests.vocabularies.containers import read_gguf
-from tests.vocabularies.sources import ROOT, SOURCES, located
+from tests.vocabularies.sources import SOURCES, located, storage
 from tests.vocabularies.vocabularies import VOCABULARIES
-
-BUILT = ROOT / "build" / "vocabularies"
-_OPEN = 4  # vocabularies held at once, each about 80 MB
 
 
 def load(name: str) -> Any:
@@ -38,7 +35,7 @@ def template_text(specimen: Specimen) -> str:
     return located(specimen.template).read_text() if specimen.template.endswith(".jinja") else specimen.template
 
 
-@lru_cache(_OPEN)
+@cache  # all of them take 1.1 GB
 def _tokenizer(vocabulary: str) -> Any:
     from transformers import PreTrainedTokenizerFast
 
@@ -51,18 +48,18 @@ def _tokenizer(vocabulary: str) -> Any:
 
 def built(vocabulary: str) -> Path:
     """The tokenizer.json of a vocabulary, built on first use."""
-    kept = BUILT / f"{vocabulary}-{_key()}.json"
+    kept = storage() / "built" / f"{vocabulary}-{_key()}.json"
     if not kept.exists():
-        BUILT.mkdir(parents=True, exist_ok=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         made = json.dumps(VOCABULARIES[vocabulary].build(), ensure_ascii=False)
         # others may be building it as well: whoever comes last replaces a file by its equal
-        with tempfile.NamedTemporaryFile("w", dir=BUILT, prefix=".", delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", dir=kept.parent, prefix=".", delete=False) as file:
             file.write(made)
         os.replace(file.name, kept)
     return kept
 
 
-@lru_cache(1)
+@cache
 def _key() -> str:
     """Changes with the files that vocabularies are read from and with the code that builds them."""
     code = [Path(__file__).with_name(f"{name}.py") for name in ("backends", "containers", "patterns", "vocabularies")]

@@ -44,7 +44,7 @@ class Source:
 
     def takes(self, path: str) -> bool:
         """Whether a path in the archive is one of the files."""
-        return any(fnmatch(path, pattern) for pattern in self.members)
+        return ".." not in path and any(fnmatch(path, pattern) for pattern in self.members)
 
 
 SOURCES = (
