@@ -58,6 +58,7 @@ from agentkit.protocols.tokens import Tokenizer as Tokenizer
 from agentkit.protocols.tokens import ChatTemplate as ChatTemplate
 from agentkit.protocols.tokens import Renderer as Renderer
 from agentkit.protocols.tokens import Dated as Dated
+from agentkit.protocols.tokens import HoldsOneCall as HoldsOneCall
 from agentkit.protocols.tokens import ParseSession as ParseSession
 from agentkit.protocols.tokens import ToolParser as ToolParser
 from agentkit.protocols.tool import ToolContext as ToolContext

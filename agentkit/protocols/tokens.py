@@ -79,6 +79,16 @@ class Dated(Protocol):
         ...
 
 
+@runtime_checkable
+class HoldsOneCall(Protocol):
+    """A renderer that knows whether its template can hold several calls in a turn."""
+
+    @property
+    def holds_one_call(self) -> bool:
+        """Whether a turn with two calls cannot be rendered: then it is a fault of the policy to make two."""
+        ...
+
+
 class ParseSession(Protocol):
     """One generation being parsed. Total: any text gives a result, none raises."""
 

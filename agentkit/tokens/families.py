@@ -18,7 +18,6 @@ LLAMA3 = Family(
     name="llama3",
     stops=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     close="<|eot_id|>",
-    single_call=True,
 )
 """Llama 3.1, 3.2, 3.3."""
 MISTRAL = Family(
@@ -42,7 +41,6 @@ GPT_OSS = Family(
         closes="<|channel|>final<|message|>",
         cut="<|end|><|start|>assistant<|channel|>final<|message|>",
     ),
-    single_call=True,
 )
 """gpt-oss, the harmony format."""
 GLM = Family(

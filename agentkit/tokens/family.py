@@ -27,9 +27,8 @@ class Family:
     template writes at the end of a turn though they stop no generation. `close` is what a turn ends with in the
     template; with every stop a header nothing closes a turn, so it stays empty. `thought` is how reasoning is marked.
     `reasons` says whether the policy may write reasoning: with False, a template that drops earlier reasoning counts
-    as append-only as long as no turn has any. `single_call` says that the template holds one call a turn. Whether the
-    generation prompt opens a thought, in which order results come, whether there is a system role and the like are
-    asked of the template itself.
+    as append-only as long as no turn has any. Whether the generation prompt opens a thought, whether a turn may hold
+    several calls, whether there is a system role and the like are asked of the template itself.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Family:
     close: str = ""
     thought: Thought | None = Thought()
     reasons: bool = True
-    single_call: bool = False
 
     @property
     def endings(self) -> tuple[str, ...]:

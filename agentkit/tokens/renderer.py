@@ -21,7 +21,7 @@ from agentkit.tokens.families import CHATML
 from agentkit.tokens.family import Family, known
 from agentkit.tokens.probes import asking
 from agentkit.tokens.safe import SafeEncoder
-from agentkit.tokens.situations import Mode, Situation
+from agentkit.tokens.situations import Mode, Reasoning, Situation
 from agentkit.tokens.splice import OPENINGS, Splicer
 from agentkit.tokens.templates import chatml
 
@@ -110,6 +110,13 @@ class TemplateRenderer:
     def keeps_history(self) -> bool:
         """Whether history stays as the policy saw it where the template would rewrite it."""
         return self._keeps
+
+    @property
+    def holds_one_call(self) -> bool:
+        """Whether the template takes one call in a turn and refuses two."""
+        reasoning = Reasoning.SOME if self._mode is Mode.OPEN else Reasoning.NONE
+        one, two = Situation(("tool",), reasoning, tools=True), Situation(("tool", "tool"), reasoning, tools=True)
+        return self._certifier.ask(one).is_tail_exact and not self._certifier.ask(two).is_tail_exact
 
     @property
     def stop_ids(self) -> frozenset[int]:
