@@ -15,5 +15,6 @@ from agentkit.actors.permits import FairPermits as FairPermits
 from agentkit.actors.pool import Pool as Pool
 from agentkit.actors.run import Run as Run
 from agentkit.actors.rollout import Result as Result
+from agentkit.actors._conversation import Bookmark as Bookmark
 from agentkit.actors.rollout import Rollout as Rollout
 from agentkit.actors.subagents import SubAgent as SubAgent

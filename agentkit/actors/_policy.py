@@ -1,7 +1,9 @@
 """How a rollout talks to its policy: in tokens, or in messages. One interface, so that the same loop runs on both."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from datetime import datetime
+from operator import is_
+from typing import Any, Protocol, TypeAlias, cast
 
 from agentkit.actors._generation import TextGeneration, TokenGeneration, attempts_of, with_calls
 from agentkit.actors._record import OpenTurn, Prefix, Record
@@ -9,19 +11,20 @@ from agentkit.actors.agent import Agent
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import (
     Action,
+    Dated,
     Finish,
     FinishReason,
     Message,
     MessageModel,
     MessageRequest,
     Renderer,
-    SpanKind,
     TokenModel,
     TokenRequest,
     ToolParser,
     ToolSpec,
     with_id,
 )
+from agentkit.tokens import Branches, Prompt, Spoken
 
 Ask: TypeAlias = Callable[[], Coroutine[Any, Any, Finish]]
 """Starts one try at a generation."""
@@ -40,8 +43,17 @@ class Policy(Protocol):
         """A generation for `turn`."""
         ...
 
-    def rewritten(self) -> None:
-        """The history was replaced: the next rendering starts anew."""
+    @property
+    def place(self) -> object:
+        """Where the history ends, to go back to."""
+        ...
+
+    def go(self, place: object) -> None:
+        """The history is again what it was when `place` was asked for, what was said since the last turn apart."""
+        ...
+
+    def rewrite(self, messages: Sequence[Message]) -> int:
+        """`messages` replace the history, which still stands: how many of them the policy has before it already."""
         ...
 
 
@@ -81,7 +93,10 @@ def policy_of(agent: Agent, record: Record, tools: tuple[ToolSpec, ...], request
     if isinstance(model, TokenModel):
         if agent.renderer is None or agent.parser is None:  # an agent is checked when it is composed
             raise ConfigError("agent.renderer and agent.parser are needed by token-level models")
-        return TokenPolicy(agent, model, agent.renderer, agent.parser, record, tools, request_id)
+        renderer = agent.renderer
+        if isinstance(renderer, Dated):  # what the template writes of the date stays the same for a whole trajectory
+            renderer = renderer.dated(datetime.now())
+        return TokenPolicy(agent, model, renderer, agent.parser, record, tools, request_id)
     return MessagePolicy(agent, model, record, tools, request_id)
 
 
@@ -123,52 +138,101 @@ class TokenPolicy:
         self.stop_ids = renderer.stop_ids
         self.sent = 0
         """How many ids of the chain the model has seen or sampled."""
-        self._chain: int | None = None
+        self._branches = Branches(record.ledger, renderer, max_tokens=record.budget.max_tokens)
+        self._node = _Node()
+        self._chain = -1
+        self._prompt: Prompt | None = None
 
     def render(self, pending: Sequence[Message]) -> int:
         """Append the bridge to the chain, or open one. Where there is no room for it, the chain stays as it is."""
-        record, chain = self.record, self._chain
-        if chain is None:
-            return self._open_chain()
-        if not pending:
-            raise _nothing_new()
-        ledger, last = record.ledger, record.turns[-1]
-        said = record.history[-len(pending) - 1]
-        sampled = ledger.view(chain).since(last.start)
-        try:
-            close, bridge = self.renderer.bridge(said, pending, self.tools, sampled=sampled)
-        except NotAppendable:
-            if self.agent.on_rewrite == "error":
-                raise
-            return self._open_chain()
-        room = record.budget.max_tokens - ledger.length(chain) - len(close) - len(bridge)
-        if room > 0:
-            if close:
-                ledger.append(chain, close, SpanKind.CLOSE, turn=last.index)
-            ledger.append(chain, bridge, SpanKind.OBSERVATION, turn=last.index)
-        return room
-
-    def _open_chain(self) -> int:
-        if not self.record.history:
+        node, history = self._node, self.record.history
+        new = history if node.spoken is None else pending
+        if not history:
             raise _nothing_said()
-        prompt = self.renderer.prompt(self.record.history, self.tools)
-        room = self.record.budget.max_tokens - len(prompt)
-        if room > 0:
-            self._chain = self.record.ledger.open(prompt)
-            self.sent = 0
-        return room
+        if not new and not node.may_open:
+            raise _nothing_new()
+        before = node.prompt_for(new)
+        self._prompt = prompt = self._continue(node, new) if before is None else self._branches.again(before)
+        if prompt is None:
+            return 0
+        if before is None:
+            node.prompts.append((tuple(new), prompt))
+        if prompt.chain != self._chain:
+            self._chain, self.sent = prompt.chain, 0
+        return prompt.room
 
-    def rewritten(self) -> None:
-        """The next turn opens a new chain."""
-        self._chain = None
+    def _continue(self, node: "_Node", new: Sequence[Message]) -> Prompt | None:
+        if node.spoken is not None and new:
+            try:
+                return self._branches.extend(node.spoken, new, self.tools)
+            except NotAppendable:
+                if self.agent.on_rewrite == "error" and not node.may_open:
+                    raise
+        return self._branches.open(self.record.history, self.tools)
+
+    @property
+    def place(self) -> object:
+        """The last turn."""
+        return self._node
+
+    def go(self, place: object) -> None:
+        """Chains are grown from that turn, or forked where they went on."""
+        self._node = cast("_Node", place)
+
+    def rewrite(self, messages: Sequence[Message]) -> int:
+        """The last turn up to which `messages` are the history, if the template lets the rest follow it."""
+        pairs = zip(self.record.history, messages, strict=False)
+        same = next((at for at, (old, new) in enumerate(pairs) if old != new), len(messages))
+        same = min(same, len(self.record.history))
+        node = self._node
+        while node.parent is not None and node.place >= same:
+            node = node.parent
+        kept = node.place + 1
+        if any(message.role == "assistant" for message in messages[kept:]):  # no bridge leads over what nobody sampled
+            node, kept = _Node(), 0
+        self._node = _Node(node.parent, node.place, node.spoken, may_open=True)
+        return kept
 
     def begin(self, turn: OpenTurn, room: int) -> "Generation":
         """Sampled tokens go to the chain's end."""
-        if self._chain is None:
+        if self._prompt is None:
             raise _nothing_new()
-        turn.chain = self._chain
-        turn.start = turn.stop = self.record.ledger.length(self._chain)
-        return _SampledTokens(self, turn, self._chain, room)
+        turn.chain = self._prompt.chain
+        turn.start = turn.stop = self._prompt.length
+        return _SampledTokens(self, turn, turn.chain, room)
+
+    def spoke(self, turn: OpenTurn, message: Message) -> None:
+        """A turn was sampled; the history is about to get `message`."""
+        spoken = Spoken(turn.chain, turn.start, turn.stop, turn.index, message)
+        self._node = _Node(self._node, len(self.record.history), spoken)
+
+
+class _Node:
+    """A sampled turn in the tree of them, its place in the history, and the prompts that followed it."""
+
+    __slots__ = ("may_open", "parent", "place", "prompts", "spoken")
+
+    def __init__(
+        self,
+        parent: "_Node | None" = None,
+        place: int = -1,
+        spoken: Spoken | None = None,
+        *,
+        may_open: bool = False,
+    ) -> None:
+        self.parent = parent
+        self.place = place
+        self.spoken = spoken
+        self.may_open = may_open
+        """The history was rewritten here: where the template does not let it follow the turn, it opens a chain."""
+        self.prompts: list[tuple[tuple[Message, ...], Prompt]] = []
+
+    def prompt_for(self, new: Sequence[Message]) -> Prompt | None:
+        """The prompt that the very same messages led to before."""
+        for said, prompt in self.prompts:
+            if len(said) == len(new) and all(map(is_, said, new)):
+                return prompt
+        return None
 
 
 class _SampledTokens(TokenGeneration):
@@ -209,7 +273,9 @@ class _SampledTokens(TokenGeneration):
         return Action(text, parsed.content, parsed.reasoning, attempts, reason)
 
     def said(self, action: Action, finish: Finish | None) -> Message:
-        return action.message()
+        message = action.message()
+        self._policy.spoke(self._open_turn, message)
+        return message
 
 
 class MessagePolicy:
@@ -233,8 +299,17 @@ class MessagePolicy:
             raise _nothing_said()
         return self.record.budget.max_tokens
 
-    def rewritten(self) -> None:
+    @property
+    def place(self) -> object:
         """Nothing is kept beside the history."""
+        return None
+
+    def go(self, place: object) -> None:
+        """Nothing is kept beside the history."""
+
+    def rewrite(self, messages: Sequence[Message]) -> int:
+        """All are sent anew."""
+        return 0
 
     def begin(self, turn: OpenTurn, room: int) -> "Generation":
         """Collects the text of the answer."""

@@ -52,6 +52,7 @@ class OpenTurn:
     observations: tuple[Observation, ...] = ()
     heard: tuple[Message, ...] = ()
     is_rewrite: bool = False
+    follows: int | None = None
     interrupted: bool = False
 
     def seal(self) -> Turn:
@@ -68,6 +69,7 @@ class OpenTurn:
             self.tool_s,
             self.heard,
             self.is_rewrite,
+            self.follows,
         )
 
 
@@ -127,8 +129,11 @@ class Record:
     """`heard` has replaced the history."""
     prompt: tuple[Message, ...] | None = None
     """What the first turn answered; None before it."""
+    tip: int = -1
+    """The turn that the history goes on from, -1 for the prompt."""
     turns: list[Turn] = field(factory=list)
-    open_turn: OpenTurn | None = None
+    open_turns: list[OpenTurn] = field(factory=list)
+    """Sampled and not acted on yet: one, or several candidates."""
     end: End | None = None
     calls: dict[Driven[object], float] = field(factory=dict)
     """User code that is running inside the loop, with its deadline."""
@@ -145,6 +150,19 @@ class Record:
     queued_s: float = 0.0
     setup_s: float = 0.0
     reward_s: float = 0.0
+
+    @property
+    def begun(self) -> int:
+        """How many turns have begun."""
+        return len(self.turns) + len(self.open_turns)
+
+    def open(self, turn: OpenTurn, said: Message) -> None:
+        """A turn was sampled: the history goes on from it."""
+        turn.heard, turn.is_rewrite = tuple(self.heard), self.rewritten
+        turn.follows = None if self.tip == turn.index - 1 else self.tip
+        self.heard, self.rewritten, self.tip = [], False, turn.index
+        self.open_turns.append(turn)
+        self.history.append(said)
 
     def finish(
         self, reason: ExitReason, *, at: float, error: BaseException | str | None = None, blame: Blame | None = None
@@ -173,6 +191,7 @@ class Record:
             error=self.end.error,
             replaces=replaces,
             task=self.task,
+            tip=None if self.tip == len(turns) - 1 else self.tip,
         )
 
     def timings(self, turns: Sequence[Turn], now: float) -> Timings:

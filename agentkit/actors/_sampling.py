@@ -87,7 +87,7 @@ class Sampler:
 
     async def _generate(self, room: int, queued_s: float) -> Action:
         record, policy, bounds = self._record, self._policy, self._bounds
-        turn = OpenTurn(len(record.turns), Action(""), queued_s=queued_s)
+        turn = OpenTurn(record.begun, Action(""), queued_s=queued_s)
         generation = policy.begin(turn, room)
         started = bounds.now()
         finish: Finish | None = None
@@ -114,10 +114,7 @@ class Sampler:
                 turn.generation_s = bounds.now() - started
                 if finish is not None or generation.emitted or is_cut:
                     turn.action = generation.read(finish)
-                    turn.heard, turn.is_rewrite = tuple(record.heard), record.rewritten
-                    record.heard, record.rewritten = [], False
-                    record.open_turn = turn
-                    record.history.append(generation.said(turn.action, finish))
+                    record.open(turn, generation.said(turn.action, finish))
         if fault is not None:
             raise self._end(_exit_reason(fault), fault) from fault
         if finish is None:

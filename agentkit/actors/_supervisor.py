@@ -114,8 +114,9 @@ class Supervisor:
     async def _seal(self, trajectory: Trajectory) -> None:
         if self._services.sink is not None:
             await self._services.sink.seal(trajectory)
-        if trajectory.exit_reason is ExitReason.FINISHED and trajectory.turns:
-            self._mailbox.answer(trajectory.turns[-1].action)
+        path = trajectory.path()
+        if trajectory.exit_reason is ExitReason.FINISHED and path:
+            self._mailbox.answer(path[-1].action)
         self._mailbox.abandon()
 
     async def _back_off(self, seconds: float) -> bool:

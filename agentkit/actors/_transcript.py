@@ -45,11 +45,10 @@ class _Told(Broadcast):
     def __init__(self, record: Record, broadcast: Broadcast) -> None:
         super().__init__()
         self._inner = broadcast
-        self._history = record.history
-        self._seen = 0
-        self._last: Message | None = None
+        self._record = record
+        self._told: list[Message] = []
         self._observed: list[Message] = []
-        self._catch_up(len(self._history))
+        self._catch_up(len(record.history))
 
     def __bool__(self) -> bool:
         return True
@@ -57,8 +56,9 @@ class _Told(Broadcast):
     def publish(self, event: Event) -> None:
         """Tell the log, then everybody else."""
         if isinstance(event, Sampled):
-            self._catch_up(len(self._history) - 1)
-            self._pass(len(self._history))
+            history = self._record.history
+            self._catch_up(len(history) - 1)
+            self._told.append(history[-1])
             logger.debug("turn %d, the policy (%s): %s", event.turn, event.action.finish, _said(event.action))
         elif isinstance(event, Observed):
             for observation in event.observations:
@@ -69,20 +69,17 @@ class _Told(Broadcast):
 
     def _catch_up(self, stop: int) -> None:
         """Tell the messages that came since: those of the user, of an env, and of the loop."""
-        at = self._seen
-        if at > len(self._history) or (at and self._history[at - 1] is not self._last):
-            logger.debug("the history was rewritten, to %d messages", len(self._history))
-            at = 0
-        for message in self._history[at:stop]:
+        history, told = self._record.history, self._told
+        if len(told) > len(history) or (told and history[len(told) - 1] is not told[-1]):
+            logger.debug("the history was rewritten, to %d messages", len(history))
+            pairs = enumerate(zip(told, history, strict=False))
+            del told[next((at for at, (old, new) in pairs if old is not new), min(len(told), len(history))) :]
+        for message in history[len(told) : stop]:
             if message in self._observed:
                 self._observed.remove(message)
             elif message.content or not message.tool_calls:
                 logger.debug("%s: %s", message.role, message.content)
-        self._pass(max(at, stop))
-
-    def _pass(self, stop: int) -> None:
-        self._seen = stop
-        self._last = self._history[stop - 1] if 0 < stop <= len(self._history) else None
+            told.append(message)
 
 
 def _said(action: Action) -> str:

@@ -1,6 +1,6 @@
 """A rollout as its loop sees it: sample, act, observe."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -8,6 +8,7 @@ from attrs import frozen
 
 from agentkit.actors._bounds import Bounds
 from agentkit.actors._calls import INTERRUPTED, TurnCalls, run_calls
+from agentkit.actors._conversation import Bookmark, Conversation
 from agentkit.actors._guard import describe
 from agentkit.actors._policy import policy_of
 from agentkit.actors._record import OpenTurn, Prefix, Record
@@ -81,11 +82,11 @@ class Rollout:
         self._id = f"{record.key}.{record.key.attempt}-{services.new_id()}"
         self.bounds = Bounds(record, wake=wake, is_asked=is_asked)
         """Where the user code of this rollout runs: for the calls of a turn."""
-        self._policy = policy_of(agent, record, self._specs, self._id)
+        policy = policy_of(agent, record, self._specs, self._id)
+        self._talk = Conversation(record, policy)
         self._sampler = Sampler(
-            record, self._policy, self.bounds, services.generations, retries=agent.model_retries, end=self.end
+            record, policy, self.bounds, services.generations, retries=agent.model_retries, end=self.end
         )
-        self._pending: list[Message] = []
         self._at_work: str | None = None
         self._mark: Mark = record.ledger.mark()
         self._format_errors = 0
@@ -126,7 +127,7 @@ class Rollout:
     @property
     def turns(self) -> int:
         """How many turns have begun."""
-        return len(self._record.turns) + (self._record.open_turn is not None)
+        return self._record.begun
 
     @property
     def messages(self) -> Prefix:
@@ -164,40 +165,74 @@ class Rollout:
         finally:
             self._at_work = None
 
+    async def candidates(self, count: int) -> tuple[Action, ...]:
+        """`count` actions that answer the same prompt, one sampled after another; `act` takes one, and drops the rest.
+
+        All of them are turns of the trajectory, trained as their tokens were sampled, each on a chain that shares the
+        prompt. There are fewer where `max_turns` allows no more, or an interrupt cuts one short. Without an `act` the
+        conversation goes on from the last.
+
+        Raises:
+            RolloutEnded: an end was reached; the trajectory says which.
+            ConfigError: as for `sample`, or `count` is below 1.
+        Cancellation: what was sampled until then is recorded.
+        """
+        await self._refuse_after_end()
+        if count < 1:
+            raise await self._refusal(f"rollout.candidates takes a count of at least 1, found {count!r}")
+        await self._begin("candidates")
+        record = self._record
+        try:
+            actions = [await self._sample()]
+            while len(actions) < count and not record.open_turns[-1].interrupted:
+                if turn_end(record.budget, turns=record.begun):
+                    break
+                self._talk.start_over()
+                actions.append(await self._next())
+            return tuple(actions)
+        finally:
+            self._at_work = None
+
     async def _sample(self) -> Action:
         record = self._record
-        await self._close_turn()
+        await self._close_turns()
         for message in self._mailbox.take():
-            self._tell(message)
+            self._talk.tell(message)
         if reason := turn_end(record.budget, turns=len(record.turns)):
             raise self.end(reason)
         if not record.turns:
             record.prompt = tuple(record.history)
             record.heard, record.rewritten = [], False
+        return await self._next()
+
+    async def _next(self) -> Action:
+        record = self._record
         try:
-            action = await self._sampler.next(self._pending)
+            action = await self._sampler.next(self._talk.to_answer())
         except ConfigError as error:
             raise await self._refusal(str(error)) from error
         if self._broadcast:
-            self._broadcast.publish(Sampled(len(record.turns), action))
+            self._broadcast.publish(Sampled(record.tip, action))
         return action
 
     async def act(self, action: Action) -> Result:
         """Run the action's tool calls, or step the env; the observations are appended for the next turn.
 
-        An action without a call ends the rollout as `finished`, unless the env answers it, the action was cut short,
-        or an interrupt cut it: then the next message of the mailbox is awaited.
+        Of several candidates any may be taken; the conversation goes on from it. An action without a call ends the
+        rollout as `finished`, unless the env answers it, the action was cut short, or an interrupt cut it: then the
+        next message of the mailbox is awaited.
 
         Raises:
             RolloutEnded: the rollout had ended before.
-            ConfigError: `action` is not the one sampled last, or another `sample` or `act` is under way.
+            ConfigError: `action` is neither the one sampled last nor one of the last candidates, or another `sample` or
+                `act` is under way.
         Cancellation: calls under way are cancelled; the others are recorded as `skipped`.
         """
         await self._refuse_after_end()
         await self._begin("act")
         try:
-            turn = self._record.open_turn
-            if turn is None or turn.action is not action or turn.observations:
+            turn = self._talk.take(action)
+            if turn is None or turn.observations:
                 raise await self._refusal("rollout.act takes the action that was sampled last, once")
             return await self._act(action, turn)
         finally:
@@ -222,9 +257,9 @@ class Rollout:
                 turn.observations = calls.answered()
             turn.tool_s = self.bounds.now() - started
             for observation in turn.observations:
-                self._say(observation.message())
+                self._talk.say(observation.message())
         self._count(action, calls, turn)
-        await self._close_turn()
+        await self._close_turns()
         if self.bounds.interrupted and not turn.interrupted and not self.ended:
             await self._await_user()
         if self._broadcast:
@@ -238,30 +273,59 @@ class Rollout:
             RolloutEnded: the rollout has ended.
             ConfigError: one of them is neither a message nor a string.
         """
-        if self._record.end is not None:
-            raise RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
+        self._refuse_now()
         for message in messages:
-            self._tell(as_message(message))
-
-    def _tell(self, message: Message) -> None:
-        self._say(message)
-        self._record.heard.append(message)
-
-    def _say(self, message: Message) -> None:
-        self._record.history.append(message)
-        self._pending.append(message)
+            self._talk.tell(as_message(message))
 
     def finish(self) -> None:
         """End the rollout as `finished`."""
         self.end(ExitReason.FINISHED)
 
-    def rewrite(self, messages: list[Message]) -> None:
-        """Go on from `messages` instead of the conversation so far (compaction): the next turn starts a new chain."""
-        self._record.history.clear()
-        self._record.history.extend(messages)
-        self._record.heard, self._record.rewritten = list(messages), True
-        self._pending = []
-        self._policy.rewritten()
+    def rewrite(self, messages: Sequence[Message | str]) -> None:
+        """Go on from `messages` instead of the conversation so far (compaction); a string is a user message.
+
+        The next turn forks the chain after the last turn up to which both conversations are the same, if the template
+        lets the other messages follow it, and else starts a new chain. What was sampled stays as it was.
+
+        Raises:
+            RolloutEnded: the rollout has ended.
+            ConfigError: one of them is neither a message nor a string, or `sample` or `act` is under way.
+        """
+        self._refuse_now("rewrite")
+        self._talk.rewrite([as_message(message) for message in messages])
+
+    def rollback(self, turns: int = 1) -> None:
+        """Go back to before the last turn, or the last `turns`, of the conversation: the next `sample` tries again.
+
+        The policy sees the same prompt as before, on a fork of its chain. Only the conversation goes back: the turns
+        stay in the trajectory, and count towards `max_turns`; the env and whatever tools did stay as they are.
+
+        Raises:
+            RolloutEnded: the rollout has ended.
+            ConfigError: the conversation has fewer turns, or `sample` or `act` is under way.
+        """
+        self._refuse_now("rollback")
+        self._talk.rollback(turns)
+
+    def bookmark(self) -> Bookmark:
+        """Where the conversation is now, to come back to with `back_to`, any number of times.
+
+        Raises:
+            RolloutEnded: the rollout has ended.
+            ConfigError: `sample` or `act` is under way.
+        """
+        self._refuse_now("bookmark")
+        return self._talk.here()
+
+    def back_to(self, bookmark: Bookmark) -> None:
+        """Go on from an earlier place of the conversation, or one of another branch: see `rollback` for what stays.
+
+        Raises:
+            RolloutEnded: the rollout has ended.
+            ConfigError: it is the bookmark of another rollout, or `sample` or `act` is under way.
+        """
+        self._refuse_now("back_to")
+        self._talk.back_to(bookmark)
 
     async def answer(self, action: Action) -> bool:
         """Give `action` to whoever asked, and wait for the next user message; False once the mailbox is closed.
@@ -269,10 +333,11 @@ class Rollout:
         Cancellation: no message is lost.
         """
         await self._refuse_after_end()
-        await self._close_turn()
+        self._talk.take(action)
+        await self._close_turns()
         self._mailbox.answer(action)
         if self._broadcast:
-            self._broadcast.publish(Answered(len(self._record.turns) - 1, action))
+            self._broadcast.publish(Answered(self._record.tip, action))
         return await self._await_user()
 
     async def receive(self) -> tuple[Message, ...]:
@@ -306,8 +371,7 @@ class Rollout:
         Raises:
             RolloutEnded: this rollout has ended.
         """
-        if self._record.end is not None:
-            raise RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
+        self._refuse_now()
         number = self._record.children_begun if index is None else index
         self._record.children_begun += 1
         if isinstance(task, str):
@@ -320,6 +384,12 @@ class Rollout:
                 f"rollout.{what} was called while {self._at_work} is under way: a rollout has one loop"
             )
         self._at_work = what
+
+    def _refuse_now(self, what: str | None = None) -> None:
+        if self._record.end is not None:
+            raise RolloutEnded(f"the rollout has ended: {self._record.end.reason}")
+        if what is not None and self._at_work is not None:
+            raise ConfigError(f"rollout.{what} was called while {self._at_work} is under way")
 
     async def _refusal(self, message: str) -> ConfigError:
         # A loop that catches everything and tries again must not hold the event loop.
@@ -344,7 +414,7 @@ class Rollout:
 
     async def flush(self) -> None:
         """Write what the sink has not seen yet."""
-        await self._close_turn()
+        await self._close_turns()
 
     async def _refuse_after_end(self) -> None:
         record = self._record
@@ -400,20 +470,15 @@ class Rollout:
     async def _await_user(self) -> bool:
         messages = await self._mailbox.receive()
         for message in messages:
-            self._tell(message)
+            self._talk.tell(message)
         if not messages:
             self.end(ExitReason.FINISHED)
         return bool(messages)
 
-    async def _close_turn(self) -> None:
-        record, turn = self._record, self._record.open_turn
-        if turn is None:
-            return
-        record.open_turn = None
-        sealed = turn.seal()
-        record.turns.append(sealed)
-        sink = self._services.sink
-        if sink is not None:
-            deltas = record.ledger.deltas(self._mark)
-            self._mark = record.ledger.mark()
-            await sink.append(record.key, sealed, deltas)
+    async def _close_turns(self) -> None:
+        record, sink = self._record, self._services.sink
+        for turn in self._talk.settled():
+            if sink is not None:
+                deltas = record.ledger.deltas(self._mark)
+                self._mark = record.ledger.mark()
+                await sink.append(record.key, turn, deltas)

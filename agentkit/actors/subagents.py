@@ -15,7 +15,8 @@ def last_words(trajectory: Trajectory) -> str:
     """What a sub-agent said last, or why it did not finish."""
     if trajectory.exit_reason is not ExitReason.FINISHED:
         return f"The sub-agent did not finish: {trajectory.exit_reason}."
-    return trajectory.turns[-1].action.content if trajectory.turns else ""
+    path = trajectory.path()
+    return path[-1].action.content if path else ""
 
 
 class SubAgent:

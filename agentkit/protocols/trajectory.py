@@ -96,7 +96,8 @@ class Turn:
     The sampled tokens are `start <= t < stop` of chain number `chain` (-1 and an empty range at message level).
     `queued_s` is time spent waiting for a generation permit, before `generation_s`. `heard` is what was said to the
     policy since the turn before, its observations apart: by the loop or by a user; where `is_rewrite`, the history was
-    replaced by it.
+    replaced by it. `follows` is the turn that the conversation went on from, where that is not the one before: the loop
+    had gone back to it, or it was the candidate taken; -1 is the prompt.
     """
 
     index: int
@@ -110,6 +111,12 @@ class Turn:
     tool_s: float = 0.0
     heard: tuple[Message, ...] = ()
     is_rewrite: bool = False
+    follows: int | None = None
+
+    @property
+    def previous(self) -> int:
+        """The turn that the conversation went on from, -1 for the prompt."""
+        return self.index - 1 if self.follows is None else self.follows
 
     @property
     def finish(self) -> FinishReason:
@@ -159,9 +166,10 @@ def _no_task() -> Task:
 class Trajectory:
     """The record of one rollout: everything that was sampled and observed, and why it ended.
 
-    `task` is what was asked, its `data` and `metadata` included. `chains` is empty for message-level models. `children`
-    are the trajectories of sub-agents. `stuck` names user code that outlived its grace and was abandoned. `error` is a
-    traceback where an exception ended the rollout.
+    `task` is what was asked, its `data` and `metadata` included. `chains` is empty for message-level models. `turns`
+    are all that were sampled, in order; `path()` gives those that the conversation ended with, and `tip` is the last of
+    these where it is not the last turn. `children` are the trajectories of sub-agents. `stuck` names user code that
+    outlived its grace and was abandoned. `error` is a traceback where an exception ended the rollout.
     """
 
     key: RolloutKey
@@ -179,6 +187,7 @@ class Trajectory:
     error: str | None = None
     replaces: int | None = None
     task: Task = field(factory=_no_task)
+    tip: int | None = None
 
     def __repr__(self) -> str:
         # Short: event loops put results into messages, and a long trajectory takes long to print.
@@ -207,6 +216,15 @@ class Trajectory:
         yield self
         for child in self.children:
             yield from child.walk()
+
+    def path(self) -> tuple[Turn, ...]:
+        """The turns of the conversation as it ended, without those that were rolled back or not taken."""
+        turns: list[Turn] = []
+        at = len(self.turns) - 1 if self.tip is None else self.tip
+        while at >= 0:
+            turns.append(self.turns[at])
+            at = min(self.turns[at].previous, at - 1)
+        return tuple(reversed(turns))
 
     def loss_mask(self, chain: int) -> bytes:
         """Weights derived from the response mask: 1 byte a token, all 0 unless the outcome is `train`."""

@@ -1,10 +1,15 @@
 """What the policy saw, exactly: the ledger, tokenizers, chat templates and renderers. No I/O, no event loop."""
 
+from agentkit.tokens.branches import Branches as Branches
+from agentkit.tokens.branches import Prompt as Prompt
+from agentkit.tokens.branches import Spoken as Spoken
 from agentkit.tokens.bytelevel import ByteTokenizer as ByteTokenizer
 from agentkit.tokens.certificate import Cell as Cell
 from agentkit.tokens.certificate import Certificate as Certificate
 from agentkit.tokens.certificate import Finding as Finding
 from agentkit.tokens.certificate import Verdict as Verdict
+from agentkit.tokens.conversations import Asked as Asked
+from agentkit.tokens.conversations import Conversations as Conversations
 from agentkit.tokens.families import CHATML as CHATML
 from agentkit.tokens.families import DEEPSEEK as DEEPSEEK
 from agentkit.tokens.families import FAMILIES as FAMILIES
@@ -24,6 +29,8 @@ from agentkit.tokens.family import Family as Family
 from agentkit.tokens.family import Thought as Thought
 from agentkit.tokens.hf import HFTemplate as HFTemplate
 from agentkit.tokens.hf import HFTokenizer as HFTokenizer
+from agentkit.tokens.histories import Found as Found
+from agentkit.tokens.histories import Histories as Histories
 from agentkit.tokens.ledger import Ledger as Ledger
 from agentkit.tokens.ledger import Mark as Mark
 from agentkit.tokens.ledger import TokenView as TokenView
@@ -37,3 +44,5 @@ from agentkit.tokens.safe import SafeEncoder as SafeEncoder
 from agentkit.tokens.situations import Mode as Mode
 from agentkit.tokens.situations import Reasoning as Reasoning
 from agentkit.tokens.situations import Situation as Situation
+from agentkit.tokens.weights import WeightScheme as WeightScheme
+from agentkit.tokens.weights import chain_weights as chain_weights

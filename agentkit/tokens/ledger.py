@@ -47,7 +47,8 @@ class TokenView(Sequence[int]):
     def __getitem__(self, index: slice) -> "array[int]": ...
     def __getitem__(self, index: int | slice) -> "int | array[int]":
         if isinstance(index, slice):
-            return self.since(0)[index]
+            start, stop, step = index.indices(self._length)
+            return self._held.cut(start, stop) if step == 1 else self.since(0)[index]
         if not -self._length <= index < self._length:
             raise IndexError(f"token {index} of a view of {self._length}")
         return self._held.at(index % self._length)

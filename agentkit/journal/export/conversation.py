@@ -3,8 +3,8 @@
 Messages are those of the record, verbatim: the prompt, then for each turn what the parser made of the sampled text and
 the observations that it caused. Nothing is ever parsed back from decoded tokens.
 
-What a loop or a user said between two turns is there too; where a history was rewritten, the messages are those that it
-ended with. An older record lacks both: where that can be told, `Conversation.gaps` says so.
+What a loop or a user said between two turns is there too; where a history was rewritten or turns were rolled back, the
+messages are those that it ended with. An older record lacks both: where that can be told, `Conversation.gaps` says so.
 """
 
 from collections.abc import Iterator
@@ -44,11 +44,6 @@ def conversation(
     return Conversation(tuple(said), tuple(_gaps(trajectory)))
 
 
-def malformed_calls(trajectory: Trajectory) -> int:
-    """How many calls the policy wrote that could not be parsed, and so have no OpenAI form."""
-    return sum(len(turn.action.faults) for turn in trajectory.turns)
-
-
 def openai_message(
     message: Message, *, reasoning: Reasoning = "field", arguments: Arguments = "string"
 ) -> dict[str, Any]:
@@ -58,7 +53,7 @@ def openai_message(
 
 def _history(trajectory: Trajectory) -> list[Message]:
     history = list(trajectory.prompt)
-    for turn in trajectory.turns:
+    for turn in trajectory.path():
         if turn.is_rewrite:
             history.clear()
         history += turn.heard
@@ -76,7 +71,7 @@ def _answer(action: Action) -> Message:
 
 
 def _gaps(trajectory: Trajectory) -> Iterator[str]:
-    if any(not last.observations and not turn.heard for last, turn in pairwise(trajectory.turns)):
+    if any(not last.observations and not turn.heard for last, turn in pairwise(trajectory.path())):
         yield "something was said between two turns"
 
 

@@ -5,9 +5,11 @@ rollout        "TASK#INDEX", as `agentkit inspect` takes it
 key            task_id, index, attempt
 task           id, messages, data, budget, metadata; what JSON lacks is tagged (see `agentkit.journal.export.text`)
 messages       the conversation as OpenAI messages; arguments of calls are JSON text, reasoning is `reasoning_content`
+path           the turns that `messages` are made of: all, but for those rolled back and candidates not taken
 gaps           what the record lacks of the conversation, empty where it is whole
 prompt         the messages that opened it, as OpenAI messages
 turns          index, heard (messages said before it, observations apart), is_rewrite (they replaced the history),
+               previous (the turn that the conversation went on from, -1 for the prompt),
                text (as sampled), content, reasoning, attempts (calls, or faults with a status), finish,
                observations (content, done, status, call_id, name, metadata), chain, start, stop (the tokens
                start <= t < stop of that chain; -1 and an empty range at message level), queued_s, generation_s, tool_s
@@ -78,6 +80,7 @@ def trajectory_tree(trajectory: Trajectory) -> dict[str, Any]:
             "metadata": tagged(task.metadata),
         },
         "messages": list(talk.messages),
+        "path": [turn.index for turn in trajectory.path()],
         "gaps": list(talk.gaps),
         "prompt": [openai_message(message) for message in trajectory.prompt],
         "turns": [_turn(turn) for turn in trajectory.turns],
@@ -122,6 +125,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "stop": turn.stop,
         "heard": [openai_message(message) for message in turn.heard],
         "is_rewrite": turn.is_rewrite,
+        "previous": turn.previous,
         "queued_s": turn.queued_s,
         "generation_s": turn.generation_s,
         "tool_s": turn.tool_s,

@@ -12,6 +12,7 @@ chain_rollout int64 [C]           the rollout it belongs to; its chains follow o
 chain_parent int32 [C], chain_prefix int64 [C]
                                   of a fork, which chain of its rollout it was forked from and the length that they
                                   share (mask 0 here); else -1 and 0
+chain_weight float64 [C]          what each token with loss mask 1 counts in the loss (see `agentkit.tokens.weights`)
 span_offsets int64 [C+1], span_start, span_stop int64, span_kind uint8, span_turn int32, span_version int64
                                   spans of each chain, from its own token 0 on; a version that is not known is -1.
                                   `span_kind_names` has the names of the kinds
@@ -36,7 +37,7 @@ a file of its own in a temporary folder beside it, so memory stays bounded; the 
 import os
 import zipfile
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,6 +49,7 @@ from agentkit.journal.export.selection import Exported, Selection, Tally
 from agentkit.journal.export.text import clean
 from agentkit.journal.reader import JournalReader
 from agentkit.protocols import Blame, Chain, ExitReason, GradeStatus, Outcome, SpanKind, Trajectory
+from agentkit.tokens.weights import WeightScheme, chain_weights
 
 NPZ_VERSION = 1
 
@@ -67,13 +69,16 @@ def export_npz(
     out: "str | os.PathLike[str]",
     *,
     select: Selection | None = None,
+    weights: WeightScheme = "session-balanced",
     force: bool = False,
 ) -> Exported:
     """The trajectories of `run` as arrays in `out`, in the order sealed; blocks, one of them in memory at a time.
 
+    `weights` is the scheme of `chain_weight`.
+
     Raises:
         MissingExtraError: numpy is not installed.
-        ConfigError: `out` exists and `force` is not given, or it cannot be written.
+        ConfigError: `out` exists and `force` is not given, it cannot be written, or there is no such scheme of weights.
         JournalError: the journal cannot be read or a record is damaged.
     """
     numpy = require("numpy", extra="npz", purpose="exporting to npz")
@@ -82,7 +87,7 @@ def export_npz(
         folder = stack.enter_context(TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent))
         columns = _Columns(Path(folder), stack)
         for trajectory in tally.selected(reader, select or Selection()):
-            columns.add(trajectory, parent=-1)
+            columns.add(trajectory, iter(chain_weights(trajectory, weights)), parent=-1)
             written += 1
         columns.write(path, numpy)
         unfinished = len(reader.unfinished_keys())
@@ -127,6 +132,7 @@ _COLUMNS = {
     "chain_rollout": "q",
     "chain_parent": "i",
     "chain_prefix": "q",
+    "chain_weight": "d",
     "span_offsets": "q",
     "span_start": "q",
     "span_stop": "q",
@@ -164,7 +170,7 @@ class _Columns:
         for name in ("chain_offsets", "span_offsets", "turn_reward_offsets", "group_id_offsets"):
             self._put(name, 0)
 
-    def add(self, trajectory: Trajectory, *, parent: int) -> None:
+    def add(self, trajectory: Trajectory, weights: Iterator[float], *, parent: int) -> None:
         row, self._rollouts = self._rollouts, self._rollouts + 1
         grade, timings = trajectory.grade, trajectory.timings
         versions = trajectory.policy_versions() or (-1, -1)
@@ -188,8 +194,9 @@ class _Columns:
         rewards = (score.tokens if score else None) or {}
         for number, chain in enumerate(trajectory.chains):
             self._chain(chain, row, trajectory.loss_mask(number), rewards.get(number))
+            self._put("chain_weight", next(weights))
         for child in trajectory.children:
-            self.add(child, parent=row)
+            self.add(child, weights, parent=row)
 
     def _chain(self, chain: Chain, row: int, loss_mask: bytes, rewards: Sequence[float] | None) -> None:
         columns = self._columns

@@ -1,7 +1,8 @@
 """One row a trajectory, for pandas, polars and datasets; sub-agents are rows of their own, with a `depth` above 0.
 
 A row a trajectory, not a row a chain: a mean over rows is then a mean over rollouts, and message-level models, which
-have no chains, are there too. The first chain is `row["token_ids"][0]`; explode the lists for a row a chain.
+have no chains, are there too. The first chain is `row["token_ids"][0]`; explode the lists for a row a chain. What each
+trained token of chain c counts in the loss is `row["chain_weights"][c]` (see `agentkit.tokens.weights`).
 
 The columns are those of `parquet_schema()`. Text that JSON alone can hold (task_data, task_metadata, metrics, and the
 arguments of calls) is JSON. The metadata of the schema has `agentkit.schema_version`. In text, a lone surrogate is
@@ -10,7 +11,7 @@ U+FFFD. Row groups hold about 32 MiB of data, or 4,096 rows.
 
 import os
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from agentkit.journal.export.selection import Exported, Selection, Tally
 from agentkit.journal.export.text import clean, numbers, tagged, to_json
 from agentkit.journal.reader import JournalReader
 from agentkit.protocols import Chain, Trajectory
+from agentkit.tokens.weights import WeightScheme, chain_weights
 
 PARQUET_VERSION = 1
 
@@ -35,13 +37,16 @@ def export_parquet(
     out: "str | os.PathLike[str]",
     *,
     select: Selection | None = None,
+    weights: WeightScheme = "session-balanced",
     force: bool = False,
 ) -> Exported:
     """The trajectories of `run` as a Parquet file `out`, in the order sealed; blocks, a row group in memory at a time.
 
+    `weights` is the scheme of `chain_weights`.
+
     Raises:
         MissingExtraError: pyarrow is not installed.
-        ConfigError: `out` exists and `force` is not given, or it cannot be written.
+        ConfigError: `out` exists and `force` is not given, it cannot be written, or there is no such scheme of weights.
         JournalError: the journal cannot be read or a record is damaged.
     """
     pyarrow = require("pyarrow", extra="parquet", purpose="exporting to parquet")
@@ -51,8 +56,9 @@ def export_parquet(
     with JournalReader.open(run) as reader, appearing(out, force=force) as path:
         with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
             for trajectory in tally.selected(reader, select or Selection()):
+                weight = iter(chain_weights(trajectory, weights))
                 for each, parent, depth in _family(trajectory, number):
-                    group.add(each, number, parent, depth)
+                    group.add(each, number, parent, depth, list(islice(weight, len(each.chains))))
                     number += 1
                     if group.is_full:
                         writer.write_table(group.table())
@@ -122,6 +128,7 @@ def parquet_schema() -> Any:
         "token_ids": pa.list_(pa.list_(pa.int32())),
         "response_mask": pa.list_(pa.list_(pa.uint8())),
         "logprobs": pa.list_(pa.list_(pa.float32())),
+        "chain_weights": pa.list_(real),
         "spans": pa.list_(pa.list_(span)),
     }
     return pa.schema(columns, metadata={"agentkit.schema_version": str(PARQUET_VERSION)})
@@ -152,8 +159,9 @@ class _Group:
     def is_full(self) -> bool:
         return self._size >= _GROUP_BYTES or len(self.rows) >= _GROUP_ROWS
 
-    def add(self, trajectory: Trajectory, number: int, parent: int | None, depth: int) -> None:
+    def add(self, trajectory: Trajectory, number: int, parent: int | None, depth: int, weights: list[float]) -> None:
         row = _row(trajectory, number, parent, depth)
+        row["chain_weights"] = weights
         self.rows.append(row)
         self._chains.append(trajectory.chains)
         self._size += row["tokens"] * _TOKEN_BYTES + len(trajectory.turns) * _TURN_BYTES + len(row["task_data"])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.errors import ConfigError
-from agentkit.journal.export.conversation import Arguments, Reasoning, conversation, malformed_calls
+from agentkit.journal.export.conversation import Arguments, Reasoning, conversation
 from agentkit.journal.export.files import appearing
 from agentkit.journal.export.selection import Exported, Selection, Tally
 from agentkit.journal.export.text import tagged, to_json
@@ -66,13 +66,14 @@ def export_sft(
 
 
 def _unfit(trajectory: Trajectory, gaps: Sequence[str], names: "frozenset[str] | None") -> str | None:
-    if not trajectory.turns:
+    turns = trajectory.path()
+    if not turns:
         return "the policy said nothing"
-    if malformed_calls(trajectory):
+    if any(turn.action.faults for turn in turns):
         return "a malformed call"
     if gaps:
         return f"{gaps[0]}, and the record lacks the messages"
-    called = {call.name for turn in trajectory.turns for call in turn.action.calls}
+    called = {call.name for turn in turns for call in turn.action.calls}
     return "a call of a tool that is not among the tools given" if names is not None and called - names else None
 
 
