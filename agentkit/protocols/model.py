@@ -58,8 +58,11 @@ class Finish:
             raise ModelError(
                 f"a Finish has a FinishReason and a Message or None, found {self.reason!r} and {self.message!r:.200}"
             )
-        if not isinstance(cast("object", self.stop_string), str | None):
-            raise ModelError(f"the stop_string of a Finish is a text or None, found {self.stop_string!r:.200}")
+        if not isinstance(cast("object", self.stop_string), str | None) or type(self.min_tokens) is not int:
+            raise ModelError(
+                "the stop_string of a Finish is a text or None, and its min_tokens a whole number, found "
+                f"{self.stop_string!r:.200} and {self.min_tokens!r:.200}"
+            )
         attempts = cast("object", self.attempts)
         if attempts is None:
             return

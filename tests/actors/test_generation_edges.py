@@ -250,6 +250,14 @@ def test_without_an_end_of_its_own_all_of_it_is_the_text() -> None:
         assert generation.read_text(RENDERER, finish) == ("<answer>4</answer>\n",) * 2
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"stop_string": b"x"}, {"stop_string": ["x"]}, {"min_tokens": "3"}, {"min_tokens": None}]
+)
+def test_an_end_of_another_shape_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="stop_string of a Finish"):
+        Finish(**wrong)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_counts_that_disagree_add_nothing_and_say_what_to_set(count: int) -> None:
     generation = generated([65])
