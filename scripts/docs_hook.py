@@ -27,7 +27,7 @@ PACKAGE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 TEXT = re.compile(r"^<!-- text: ([\w.]+) -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- names: (\w+) -->$", re.MULTILINE)
 EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
-HELP = re.compile(r"^<!-- help: (\w+) -->$", re.MULTILINE)
+HELP = re.compile(r"^<!-- help: ([\w-]+) -->$", re.MULTILINE)
 SECTION = re.compile(r"^ *# --8<-- \[(?:start|end):[^\]]+\]\n(?:\n(?=\n))*", re.MULTILINE)
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".jsonl": "json"}
 

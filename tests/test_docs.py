@@ -150,8 +150,8 @@ def test_every_public_package_has_a_page_of_reference() -> None:
 
 def test_the_reference_of_the_command_line_has_every_command() -> None:
     page = (DOCS / "reference" / "command-line.md").read_text()
-    names = [command.__name__.rpartition(".")[2] for command in COMMANDS]  # type: ignore[attr-defined]
-    assert re.findall(r"^## agentkit (\w+)\n\n<!-- help: (\w+) -->$", page, re.MULTILINE) == [
+    names = [command.__name__.rpartition(".")[2].replace("_", "-") for command in COMMANDS]  # type: ignore[attr-defined]
+    assert re.findall(r"^## agentkit ([\w-]+)\n\n<!-- help: ([\w-]+) -->$", page, re.MULTILINE) == [
         (name, name) for name in names
     ]
 

@@ -32,6 +32,10 @@ class Kind(StrEnum):
 
 
 _RENDERER = "the renderer is at fault: with one of your own, compare its bridge with the template; else report it"
+_EITHER = (
+    "where the template rewrites here, use one that keeps what it wrote, keep_history=True or "
+    "Agent(on_rewrite='new_chain'); else the renderer is at fault: compare its bridge with the template"
+)
 _RECORD = "the record is at fault, not the template: report it with this output"
 REWRITES = (
     "use a template that keeps what it wrote (a training template of the family), keep_history=True to keep the chain "
@@ -69,7 +73,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property(record.the_model_is_sent_the_chain, Kind.ANY, _RECORD),
     Property(record.chunks_make_no_difference, Kind.ANY, _RECORD),
     Property(template.the_bridge_does_not_depend_on_the_sample, Kind.WHOLE),
-    Property(template.the_chain_is_the_full_render, Kind.CANONICAL, f"{_RENDERER}; or {REWRITES}"),
+    Property(template.the_chain_is_the_full_render, Kind.CANONICAL, _EITHER),
     Property(template.control_tokens_are_those_of_the_full_render, Kind.RESPLIT),
     Property(template.content_forges_no_control_token, Kind.CANONICAL, _CONTENT),
     Property(template.a_prompt_is_what_the_template_writes, Kind.CANONICAL),
