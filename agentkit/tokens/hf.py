@@ -14,7 +14,14 @@ from agentkit.extras import require
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec, assistant, user
 from agentkit.tokens._hf_dates import at, reads_clock
 from agentkit.tokens._hf_vocabulary import without_control
-from agentkit.tokens._hf_wire import call_as_mapping, call_as_text, wire_message, wire_tool
+from agentkit.tokens._hf_wire import (
+    call_as_mapping,
+    call_as_text,
+    content_as_list,
+    content_as_text,
+    wire_message,
+    wire_tool,
+)
 
 
 class FastTokenizer(Protocol):
@@ -91,7 +98,8 @@ class HFTokenizer:
 class HFTemplate:
     """The chat template of a `transformers` tokenizer. Tools go in as OpenAI functions, arguments of calls as mappings.
 
-    A template that cannot write mappings (DeepSeek V3's joins strings) gets arguments as JSON text; it is asked which.
+    A template that cannot write mappings (DeepSeek V3's joins strings) gets arguments as JSON text, and one that knows
+    contents as lists only (Idefics3's) gets no others; it is asked which.
     `kwargs` go to every rendering (`enable_thinking`, `chat_template`, ...) and must not change within a chain.
     """
 
@@ -102,7 +110,9 @@ class HFTemplate:
         named = given.items() if isinstance(given, Mapping) else (("default", given),)
         self._sources = {str(name): str(source) for name, source in named}
         self._is_held = False
+        self._contents: Callable[[Message], Any] = content_as_text
         self._calls: Callable[[ToolCall], dict[str, Json]] = call_as_mapping
+        self._contents = self._how_contents_are_written()
         self._calls = self._how_calls_are_written()
 
     @property
@@ -137,13 +147,25 @@ class HFTemplate:
             name = "tool_use" if tools and "tool_use" in self._sources else "default"
             kwargs = {**kwargs, "chat_template": self._sources[name]}
         text: str = self._hf.apply_chat_template(
-            [wire_message(message, self._calls) for message in messages],
+            [wire_message(message, self._calls, self._contents) for message in messages],
             tools=[wire_tool(tool) for tool in tools] or None,
             add_generation_prompt=generation_prompt,
             tokenize=False,
             **kwargs,
         )
         return text
+
+    def _how_contents_are_written(self) -> Callable[[Message], Any]:
+        if self._shows("probe text"):
+            return content_as_text
+        self._contents = content_as_list
+        return content_as_list if self._shows("probe text") else content_as_text
+
+    def _shows(self, text: str) -> bool:
+        try:
+            return text in self([user(text)], (), generation_prompt=False)
+        except Exception:  # the template is the user's code, and refuses in its own words
+            return False
 
     def _how_calls_are_written(self) -> Callable[[ToolCall], dict[str, Json]]:
         probe = assistant("", ToolCall("probe0000", "probe", {"probe_key": "probe_value"}))

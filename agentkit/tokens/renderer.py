@@ -126,11 +126,13 @@ class TemplateRenderer:
     def dated(self, now: datetime) -> "TemplateRenderer":
         """The same renderer for a template whose clock stands at `now`; itself where the template reads no clock."""
         fixed = self._template.dated(now) if isinstance(self._template, Dated) else self._template
-        if fixed is self._template:
-            return self
+        return self if fixed is self._template else self.over(fixed)
+
+    def over(self, template: ChatTemplate) -> "TemplateRenderer":
+        """The same renderer for a template that writes the same around what messages say: nothing is asked again."""
         twin = copy(self)
-        twin._template = fixed
-        twin._splicer = self._splicer.over(fixed)
+        twin._template = template
+        twin._splicer = self._splicer.over(template)
         return twin
 
     def certify(self, tools: Sequence[ToolSpec] = ()) -> Certificate:

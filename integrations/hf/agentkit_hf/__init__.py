@@ -4,6 +4,9 @@ Needs the extra `hf`, and for models `torch`; imported without them, it says so 
 """
 
 from agentkit_hf.model import HFModel as HFModel
+from agentkit_hf.media import MediaProcessor as MediaProcessor
 from agentkit_hf.params import SamplingParams as SamplingParams
+from agentkit_hf.processor import ProcessorRenderer as ProcessorRenderer
+from agentkit_hf.processor import processor_renderer as processor_renderer
 from agentkit_hf.renderer import certify as certify
 from agentkit_hf.renderer import hf_renderer as hf_renderer

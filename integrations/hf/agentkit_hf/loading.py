@@ -27,6 +27,17 @@ def load_tokenizer(name: str) -> Any:
     return _load(transformers.AutoTokenizer, name, "tokenizer")
 
 
+def load_processor(name: str) -> Any:
+    """The processor in a folder or of a model on the hub.
+
+    Raises:
+        MissingExtraError: `transformers`, or what it needs to read this, is not installed.
+        ConfigError: there is no such processor, or it cannot be read.
+    """
+    transformers = require("transformers", extra="hf", purpose="loading a processor")
+    return _load(transformers.AutoProcessor, name, "processor")
+
+
 def load_model(name: str, *, device: Any, dtype: Any) -> Any:
     """The causal language model in a folder, in a GGUF file, or on the hub, on a torch `device` and ready to sample.
 
