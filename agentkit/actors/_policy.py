@@ -293,7 +293,7 @@ class MessagePolicy:
 
     def render(self, pending: Sequence[Message]) -> int:
         """The history is the prompt; the server counts the tokens."""
-        if self.record.turns and not pending:
+        if self.record.tip >= 0 and not pending:
             raise _nothing_new()
         if not self.record.history:
             raise _nothing_said()

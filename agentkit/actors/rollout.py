@@ -169,8 +169,8 @@ class Rollout:
         """`count` actions that answer the same prompt, one sampled after another; `act` takes one, and drops the rest.
 
         All of them are turns of the trajectory, trained as their tokens were sampled, each on a chain that shares the
-        prompt. There are fewer where `max_turns` allows no more, or an interrupt cuts one short. Without an `act` the
-        conversation goes on from the last.
+        prompt. There are fewer where `max_turns` allows no more, or an interrupt cuts one short. Without an `act` or
+        `take` the conversation goes on from the last.
 
         Raises:
             RolloutEnded: an end was reached; the trajectory says which.
@@ -306,6 +306,17 @@ class Rollout:
         """
         self._refuse_now("rollback")
         self._talk.rollback(turns)
+
+    def take(self, action: Action) -> None:
+        """Go on from one of the last candidates without acting on it: the others are dropped.
+
+        Raises:
+            RolloutEnded: the rollout has ended.
+            ConfigError: `action` is none of them, or `sample` or `act` is under way.
+        """
+        self._refuse_now("take")
+        if self._talk.take(action) is None:
+            raise ConfigError("rollout.take takes one of the candidates sampled last, not acted on yet")
 
     def bookmark(self) -> Bookmark:
         """Where the conversation is now, to come back to with `back_to`, any number of times.
