@@ -9,16 +9,17 @@ PYTHON ?= python3.11
 VENV := .venv
 DEMO_VENV := .venv-demo
 SERVERS_VENV := .venv-servers
+TRANSFORMERS_VENV := .venv-transformers-5.10
 BIN := $(VENV)/bin
 PIP_FLAGS := --disable-pip-version-check --quiet
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv venv-servers demo test test-quick test-slow test-servers lint format docs bench mutants clean
+.PHONY: help venv venv-servers demo test test-quick test-slow test-servers test-transformers-5.10 lint format docs bench mutants clean
 
 help: ## what each target does
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
 
 venv: $(VENV)/.stamp-dev ## the development environment, .venv
 
@@ -65,6 +66,19 @@ test-servers: $(SERVERS_VENV)/.stamp ## the tests that want a real vLLM server o
 	@$(SERVERS_VENV)/bin/python -m pytest -q -p tests.servers.plugin -m "servers or slow" \
 		-W "ignore:Unclosed context:ResourceWarning" $(SERVER_TESTS) $(ARGS)  # of an engine that died
 
+# verl pins a transformers older than the development environment's; templates are rendered by either.
+$(TRANSFORMERS_VENV)/.stamp: pyproject.toml requirements-transformers-5.10.txt scripts/make-venv.sh
+	@scripts/make-venv.sh $(PYTHON) $(TRANSFORMERS_VENV)
+	echo "installing transformers 5.10 into $(TRANSFORMERS_VENV)"
+	pip="$(TRANSFORMERS_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps"
+	$$pip -r requirements-transformers-5.10.txt
+	$$pip --no-build-isolation -e .
+	touch $@
+
+# the vocabularies and templates are those of the development environment
+test-transformers-5.10: $(TRANSFORMERS_VENV)/.stamp $(VENV)/.stamp-dev ## the tests of tokens on the transformers that verl pins
+	@$(TRANSFORMERS_VENV)/bin/python -m pytest -q tests/tokens $(ARGS)
+
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
 	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal
 
@@ -99,5 +113,5 @@ mutants: $(VENV)/.stamp-dev ## plants each defect of tests/mutants/*.toml and ch
 	@$(BIN)/python tests/mutants/run.py $(ARGS)
 
 clean: ## removes environments, caches and build outputs
-	@rm -rf $(VENV) $(DEMO_VENV) $(SERVERS_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(DEMO_VENV) $(SERVERS_VENV) $(TRANSFORMERS_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -103,9 +103,9 @@ def test_the_commands_of_the_pages_exist() -> None:
 
 
 def test_the_targets_of_make_that_pages_name_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in (*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
-        for target in re.findall(r"(?:`|^    )make ([a-z-]+)", page.read_text(), re.MULTILINE):
+        for target in re.findall(r"(?:`|^    )make ([a-z0-9.-]*[a-z0-9])", page.read_text(), re.MULTILINE):
             assert target in targets, f"{page.name}: make {target}"
 
 

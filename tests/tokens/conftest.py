@@ -1,10 +1,7 @@
 """The chat formats under test, an encoder that is slow and obvious, and the real Qwen vocabulary."""
 
-import base64
-import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +9,8 @@ from attrs import frozen
 
 from agentkit.protocols import ChatTemplate, Message, ToolSpec
 from agentkit.tokens import CHATML, GLM, LLAMA3, QWEN, ByteTokenizer, Family, TemplateRenderer, templates
+from tests.vocabularies import load
+from tests.vocabularies.sources import located
 
 
 class TokenizerSpy:
@@ -103,66 +102,13 @@ def spy() -> TokenizerSpy:
     return TokenizerSpy(ByteTokenizer())
 
 
-def _installed(package: str, *path: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    assert spec is not None, f"{package} is not installed: see the dev extra"
-    assert spec.origin is not None
-    return Path(spec.origin).parent.joinpath(*path)
-
-
-_QWEN_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN_SPECIAL = (
-    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> "
-    "<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>"
-)
-_QWEN_ADDED = (
-    "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> "
-    "<tool_response> </tool_response> <think> </think>"
-)
-
-
 @pytest.fixture(scope="session")
 def qwen() -> Callable[[str], Any]:
     """A function from the name of a template file in trl to a transformers tokenizer with Qwen's real vocabulary."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-    from tokenizers.models import BPE
-    from transformers import PreTrainedTokenizerFast
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    letters = bytes_to_unicode()
-
-    def spelled(token: bytes) -> str:
-        return "".join(letters[byte] for byte in token)
-
-    ranks: dict[bytes, int] = {}
-    for line in _installed("dashscope", "resources", "qwen.tiktoken").read_bytes().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
-    merges: list[tuple[int, int, int, bytes, bytes]] = []
-    for token, rank in ranks.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in ranks and right in ranks:
-                merges.append((rank, ranks[left], ranks[right], left, right))
-    merges.sort()
-    pairs = [(spelled(left), spelled(right)) for *_, left, right in merges]
-    backend = Tokenizer(BPE({spelled(token): rank for token, rank in ranks.items()}, pairs, ignore_merges=True))
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_QWEN_WORDS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in _QWEN_SPECIAL.split()])
-    backend.add_tokens([AddedToken(t, normalized=False, special=False) for t in _QWEN_ADDED.split()])
-    hf = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
 
     def with_template(name: str) -> Any:
-        hf.chat_template = _installed("trl", "chat_templates", name).read_text()
+        hf = load("qwen3")
+        hf.chat_template = located(f"trl/{name}").read_text()
         return hf
 
     return with_template
