@@ -9,7 +9,10 @@ from attrs import fields, frozen
 from agentkit.errors import ConfigError
 from agentkit.protocols import Json
 
-_ONE = "a rollout samples one continuation a turn; group_size of a Pool makes several rollouts of a task"
+_ONE = (
+    "one continuation is sampled at a time: for several of one task set the pool's group_size, for several of one turn "
+    "call rollout.candidates"
+)
 _SCORED = "every sampled token comes with its log-probability, and no other token is scored"
 _ELSEWHERE = {
     "n": _ONE,

@@ -6,7 +6,10 @@ from difflib import get_close_matches
 from agentkit.errors import ConfigError
 from agentkit.protocols import Json
 
-_ONE = "a rollout samples one continuation a turn; group_size of a Pool makes several rollouts of a task"
+_ONE = (
+    "one continuation is sampled at a time: for several of one task set the pool's group_size, for several of one turn "
+    "call rollout.candidates"
+)
 _OWN = {
     "max_tokens": "it follows from budget.max_tokens and the engine's window",
     "stop_token_ids": "the renderer says which ids end a turn",

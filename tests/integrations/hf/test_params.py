@@ -49,7 +49,9 @@ def test_an_unknown_name_is_never_ignored():
 
 @pytest.mark.parametrize("name", ["n", "best_of", "num_return_sequences", "num_beams"])
 def test_several_continuations_are_refused_with_what_to_do_instead(name: str):
-    with pytest.raises(ConfigError, match=rf"params\.{name} .*one continuation a turn; group_size of a Pool"):
+    with pytest.raises(
+        ConfigError, match=rf"params\.{name} .*one continuation .*at a time.*group_size.*rollout.candidates"
+    ):
         SamplingParams.read({name: 2})
 
 

@@ -117,7 +117,7 @@ def test_a_param_without_a_json_form_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["n", "n_cmpl", "best_of", "use_beam_search"])
 def test_several_continuations_are_refused_with_what_to_do_instead(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"params\['{name}'\].*one continuation a turn.*group_size"):
+    with pytest.raises(ConfigError, match=rf"params\['{name}'\].*one continuation at a time.*group_size.*candidates"):
         check_params({name: 4})
 
 

@@ -11,7 +11,10 @@ from agentkit.protocols import Finish, Json
 _HIGHEST_LOGPROB = 1e-3  # engines round log(1) to slightly above zero
 
 _LIMIT = "max_tokens of the model (one generation) and of the budget (the whole chain)"
-_ONE = "the rollout, which samples one continuation a turn: for several of one task set the pool's group_size"
+_ONE = (
+    "the rollout, which samples one continuation at a time: for several of one task set the pool's group_size, for "
+    "several of one turn call rollout.candidates"
+)
 _UNSCORED = "the client: only sampled tokens are scored; to score a whole chain, send its ids in a request of your own"
 # Fields that would change what is asked for behind the client's back, and where each is set instead.
 _OWN_FIELDS = {
