@@ -419,3 +419,48 @@ async def test_a_second_continuation_is_not_mixed_into_the_first(serve: Serve, f
             await model.sample_tokens(asking(), sink)
     assert not caught.value.retryable
     assert sink.ids == [4]
+
+
+async def branching(rollout: ak.Rollout) -> None:
+    """Four candidates, three of which are dropped; then a turn that is taken back and sampled again."""
+    actions = await rollout.candidates(4)
+    await rollout.act(actions[2])
+    await rollout.act(await rollout.sample())
+    rollout.rollback()
+    await rollout.act(await rollout.sample())
+
+
+class Parrot:
+    async def start(self, task: ak.Task) -> None: ...
+
+    async def step(self, action: ak.Action) -> ak.Observation:
+        return ak.Observation("go on")
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.slow
+async def test_chains_that_share_a_beginning_are_written_once(serve: Serve, fake_vllm: Any) -> None:
+    renderer, parser = byte_chatml(), HermesParser()
+    (stop_id,) = {renderer.tokenizer.control["<|im_end|>"]}
+    said = iter(range(65, 90))
+
+    async def answer(request: web.Request) -> web.StreamResponse:  # something else each time
+        event = fake_vllm.event((next(said), -1.0), (stop_id, -0.5), reason="stop")
+        return await fake_vllm.stream(request, [event, DONE])
+
+    server = fake_vllm(answer, window=100_000)
+    async with CompletionsModel(await serve(server.handle) + "/v1", "tiny", renderer=renderer, parser=parser) as model:
+        agent = ak.Agent(model, env=Parrot, loop=branching, budget=ak.Budget(max_turns=9, max_tokens=90_000))
+        before = model.encoded_bytes
+        trajectory = await agent.run("count " * 10_000)
+        written = model.encoded_bytes - before
+    assert trajectory.exit_reason is ak.ExitReason.FINISHED
+    prompts = [body["prompt"] for body in server.bodies]
+    assert len(prompts) == 6
+    assert len(trajectory.chains) >= 5
+    sampled = {tuple(chain.ids[: turn.start]) for turn in trajectory.turns for chain in [trajectory.chains[turn.chain]]}
+    assert {tuple(prompt) for prompt in prompts} == sampled
+    first = len(json.dumps(prompts[0], separators=(",", ":"))) - 2
+    assert first > 20_000
+    assert written < first + 200
