@@ -2,12 +2,15 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
+from agentkit.actors._generation import TokenGeneration
 from agentkit.errors import ConfigError, NotAppendable
-from agentkit.protocols import ChatTemplate, Message, ToolSpec, user
+from agentkit.protocols import Chain, ChatTemplate, Message, TokenChunk, ToolSpec, user
 from agentkit.testing.alignment import (
     PROPERTIES,
     AlignmentFailed,
@@ -267,6 +270,45 @@ def test_a_broken_record_is_caught(broken: Callable[..., None], name: str, monke
     assert search(subject(), BY_NAME[name], examples=EXAMPLES).counterexample is not None
 
 
+LEDGER_FREEZE = Ledger.freeze
+
+
+def loses_a_span(self: Ledger) -> tuple[Chain, ...]:
+    return tuple(evolve(chain, spans=chain.spans[1:]) for chain in LEDGER_FREEZE(self))
+
+
+def changes_the_first_token(self: Ledger) -> tuple[Chain, ...]:
+    return tuple(evolve(chain, id_bytes=b"\1" + chain.id_bytes[1:]) for chain in LEDGER_FREEZE(self))
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (loses_a_span, "every_token_has_mask_and_logprob"),
+        (changes_the_first_token, "the_model_is_sent_the_chain"),
+        (changes_the_first_token, "the_record_reads_back"),
+    ],
+)
+def test_a_record_that_is_sealed_wrong_is_caught(broken: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "freeze", broken)
+    assert search(subject(), BY_NAME[name], examples=EXAMPLES).counterexample is not None
+
+
+def test_a_generation_that_fails_and_leaves_something_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = TokenGeneration.begin_try
+
+    def begin(self: TokenGeneration) -> Any:
+        emit = right(self)
+        if self._tries > 1:
+            emit(TokenChunk([65], [-1.0]))
+        return emit
+
+    monkeypatch.setattr(TokenGeneration, "begin_try", begin)
+    found = search(subject(), BY_NAME["a_failed_generation_leaves_no_trace"], examples=EXAMPLES).counterexample
+    assert found is not None
+    assert "the chains" in found.difference
+
+
 def test_every_property_holds_and_is_reached() -> None:
     for finding in find_all(subject(), examples=6):
         assert finding.counterexample is None, finding.counterexample
@@ -283,6 +325,12 @@ def test_every_property_holds_in_other_formats(template: ChatTemplate, family: F
     for finding in find_all(right, examples=15):
         assert finding.counterexample is None, finding.counterexample
         assert finding.reached, finding.prop.name
+
+
+def test_each_property_has_a_defect_that_breaks_it() -> None:
+    source = Path(__file__).read_text()
+    for name in BY_NAME:
+        assert f'"{name}"' in source, f"nothing here breaks {name}"
 
 
 def test_a_template_that_keeps_history_is_held_to_what_is_new() -> None:
