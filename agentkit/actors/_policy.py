@@ -11,15 +11,19 @@ from agentkit.actors.agent import Agent
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import (
     Action,
+    CallFault,
     Dated,
+    FaultStatus,
     Finish,
     FinishReason,
+    HoldsOneCall,
     Message,
     MessageModel,
     MessageRequest,
     Renderer,
     TokenModel,
     TokenRequest,
+    ToolCall,
     ToolParser,
     ToolSpec,
     with_id,
@@ -114,6 +118,12 @@ def _reason(finish: Finish | None) -> FinishReason:
     return FinishReason.ABORTED if finish is None else finish.reason
 
 
+def _one_at_a_time(made: Sequence[ToolCall | CallFault]) -> CallFault:
+    """What stands for several calls where the chat template can hold one and its result."""
+    reason = f"one call at a time: this turn made {len(made)}, and none was run; make them one after another"
+    return CallFault(FaultStatus.MALFORMED, reason, name=made[0].name)
+
+
 class TokenPolicy:
     """Keeps the chain: renders the first prompt, bridges from turn to turn, and never touches what is in it."""
 
@@ -136,6 +146,7 @@ class TokenPolicy:
         self.tools = tools
         self.request_id = request_id
         self.stop_ids = renderer.stop_ids
+        self.holds_one_call = isinstance(renderer, HoldsOneCall) and renderer.holds_one_call
         self.sent = 0
         """How many ids of the chain the model has seen or sampled."""
         self._branches = Branches(record.ledger, renderer, max_tokens=record.budget.max_tokens)
@@ -263,13 +274,16 @@ class _SampledTokens(TokenGeneration):
     def read(self, finish: Finish | None) -> Action:
         policy, turn, reason = self._policy, self._open_turn, _reason(finish)
         turn.stop = policy.sent = self.stop
-        text = policy.renderer.decode(policy.record.ledger.view(self._chain_number).since(turn.start))
+        text, heard = self.read_text(policy.renderer, finish)
         if finish is None:  # cut short: nothing in it may run, so nothing is parsed
             return Action(text, text, finish=reason)
         session = policy.parser.begin(policy.tools)
-        session.feed(text)
+        session.feed(heard)
         parsed = session.finish(reason)
-        attempts = tuple(with_id(attempt, f"call_{turn.index}_{n}") for n, attempt in enumerate(parsed.attempts))
+        made = parsed.attempts
+        if len(made) > 1 and policy.holds_one_call:
+            made = (_one_at_a_time(made),)
+        attempts = tuple(with_id(attempt, f"call_{turn.index}_{n}") for n, attempt in enumerate(made))
         return Action(text, parsed.content, parsed.reasoning, attempts, reason)
 
     def said(self, action: Action, finish: Finish | None) -> Message:
