@@ -20,6 +20,7 @@ from agentkit.protocols import (
     Message,
     MessageModel,
     MessageRequest,
+    Placed,
     Renderer,
     TokenModel,
     TokenRequest,
@@ -149,6 +150,8 @@ class TokenPolicy:
         self.holds_one_call = isinstance(renderer, HoldsOneCall) and renderer.holds_one_call
         self.sent = 0
         """How many ids of the chain the model has seen or sampled."""
+        self.media: tuple[Placed, ...] = ()
+        """What the prompt shows."""
         self._branches = Branches(record.ledger, renderer, max_tokens=record.budget.max_tokens)
         self._node = _Node()
         self._chain = -1
@@ -170,6 +173,12 @@ class TokenPolicy:
             node.prompts.append((tuple(new), prompt))
         if prompt.chain != self._chain:
             self._chain, self.sent = prompt.chain, 0
+        self.media = self._branches.media(prompt)
+        if self.media and not getattr(self.model, "takes_media", False):
+            raise ConfigError(
+                f"{type(self.model).__name__} takes no media, the conversation shows {self.media[0].medium!r}: use a "
+                "model whose takes_media is true, or a chat model"
+            )
         return prompt.room
 
     def _continue(self, node: "_Node", new: Sequence[Message]) -> Prompt | None:
@@ -267,6 +276,7 @@ class _SampledTokens(TokenGeneration):
             policy.stop_ids,
             min(deadline, policy.record.deadline),
             policy.agent.params,
+            policy.media,
         )
         emit = self.begin_try()
         return lambda: policy.model.sample_tokens(request, emit)

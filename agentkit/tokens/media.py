@@ -7,7 +7,8 @@ from typing import Any
 
 from agentkit.errors import ConfigError
 from agentkit.extras import require
-from agentkit.protocols.media import MediaError, Medium, Placed
+from agentkit.protocols.media import MediaError, Medium, Placed, PlacesMedia
+from agentkit.protocols.messages import Message
 
 
 class Images:
@@ -70,3 +71,41 @@ def collapse(prompt_ids: Sequence[int], media: Sequence[Placed]) -> list[int]:
         at = placed.stop
     ids.extend(prompt_ids[at : len(prompt_ids)])
     return ids
+
+
+class Shown:
+    """Where the media of growing chains stand, as their renderer finds them in the ids that it rendered."""
+
+    def __init__(self, renderer: object) -> None:
+        self._renderer = renderer if isinstance(renderer, PlacesMedia) else None
+        self._chains: dict[int, list[Placed]] = {}
+
+    def find(self, ids: Sequence[int], messages: Sequence[Message], *, start: int) -> tuple[Placed, ...]:
+        """The media of `messages` in the `ids` rendered for them, which stand in a chain from `start` on. O(new).
+
+        Raises:
+            MediaError: the renderer knows no media, or the ids have not one place of the right length for each.
+        """
+        media = [medium for message in messages if message.parts for medium in message.media]
+        if self._renderer is None:
+            if media:
+                raise MediaError(
+                    f"the agent's renderer shows no media, found {media[0]!r}: pass renderer=processor_renderer(...)"
+                )
+            return ()
+        placed = self._renderer.place(ids, media)
+        return tuple(Placed(each.medium, each.start + start, each.stop + start, each.placeholder) for each in placed)
+
+    def add(self, chain: int, placed: Sequence[Placed]) -> None:
+        """The chain now ends with what `find` found."""
+        if placed:
+            self._chains.setdefault(chain, []).extend(placed)
+
+    def fork(self, parent: int, chain: int, length: int) -> None:
+        """`chain` starts as the first `length` tokens of `parent`."""
+        self.add(chain, self.until(parent, length))
+
+    def until(self, chain: int, length: int) -> tuple[Placed, ...]:
+        """What stands in the first `length` tokens of `chain`, in order."""
+        shown = self._chains.get(chain)
+        return tuple(each for each in shown if each.stop <= length) if shown else ()

@@ -1,14 +1,18 @@
 """Images are opened once and safely; prompts are folded to one placeholder a medium."""
 
+from collections.abc import Sequence
 from io import BytesIO
 
 import pytest
-from hypothesis import given
+from attrs import define
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from PIL import Image
 
-from agentkit.protocols import MediaError, Medium, Placed, image, user, video
-from agentkit.tokens import ByteTokenizer, Images, SafeEncoder, collapse, open_image
+from agentkit.protocols import MediaError, Medium, Message, Placed, ToolSpec, image, user, video
+from agentkit.tokens import ByteTokenizer, Images, Ledger, SafeEncoder, byte_chatml, collapse, open_image
+from agentkit.tokens.branches import Branches, Prompt, Spoken
 
 
 def png(width: int, height: int, mode: str = "RGB", **options: object) -> Medium:
@@ -79,3 +83,86 @@ def test_texts_beside_media_are_escaped_and_media_stay(texts: list[str]) -> None
     assert escaped.media == said.media
     assert [safe.unescape(part) for part in escaped.parts if isinstance(part, str)] == texts
     assert not list(safe.controls(escaped.content))
+
+
+@define
+class Places:
+    """Every id of 100 or more stands for a medium of as many tokens as it has bytes, and 8 follows it."""
+
+    stop_ids: frozenset[int] = frozenset({1})
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        return [each for message in messages for each in (7, *self._shown(message))]
+
+    def bridge(self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, sampled: Sequence[int]):
+        return (), self.prompt(new, tools)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def place(self, ids: Sequence[int], media: Sequence[Medium]) -> tuple[Placed, ...]:
+        starts = [at for at, each in enumerate(ids) if each >= 100 and (at == 0 or ids[at - 1] < 100)]
+        return tuple(Placed(medium, at, at + len(medium.data), 100) for at, medium in zip(starts, media, strict=True))
+
+    def _shown(self, message: Message) -> list[int]:
+        return [each for medium in message.media for each in (*[100] * len(medium.data), 8)]
+
+
+small = st.builds(lambda n: Medium("image", bytes(n), "image/png"), st.integers(1, 4))
+said = st.lists(small, max_size=2).map(lambda media: user("x", *media))
+
+
+class Trees(RuleBasedStateMachine):
+    """Chains that grow, fork and are asked again; the oracle carries along the whole conversation of each place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.renderer = Places()
+        self.branches = Branches(self.ledger, self.renderer, max_tokens=400)
+        self.places: list[tuple[Prompt, list[Medium]]] = []
+
+    @rule(messages=st.lists(said, min_size=1, max_size=2))
+    def open(self, messages: list[Message]) -> None:
+        self.note(self.branches.open(messages, ()), [medium for message in messages for medium in message.media])
+
+    @precondition(lambda self: self.places)
+    @rule(data=st.data(), messages=st.lists(said, min_size=1, max_size=2), sampled=st.integers(0, 2))
+    def go_on(self, data: st.DataObject, messages: list[Message], sampled: int) -> None:
+        prompt, media = data.draw(st.sampled_from(self.places))
+        prompt = self.branches.again(prompt)
+        ids = [3] * sampled
+        self.ledger.sample(prompt.chain, ids, [0.0] * sampled, turn=0)
+        spoken = Spoken(prompt.chain, prompt.length, prompt.length + sampled, 0, Message("assistant", ""))
+        after = self.branches.extend(spoken, messages, ())
+        self.note(after, [*media, *(medium for message in messages for medium in message.media)])
+
+    def note(self, prompt: Prompt | None, media: list[Medium]) -> None:
+        if prompt is not None:
+            self.places.append((prompt, media))
+
+    @invariant()
+    def every_place_shows_what_its_conversation_does(self) -> None:
+        for prompt, media in self.places:
+            ids = list(self.ledger.view(prompt.chain))[: prompt.length]
+            placed = self.branches.media(prompt)
+            assert [each.medium for each in placed] == media
+            assert placed == self.renderer.place(ids, media)
+
+
+TestTrees = Trees.TestCase
+TestTrees.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
+
+
+def test_media_before_a_renderer_that_shows_none_are_an_error() -> None:
+    branches = Branches(ledger := Ledger(), byte_chatml(), max_tokens=1000)
+    with pytest.raises(MediaError, match="renderer shows no media, found <image/png"):
+        branches.open([user("x", png(1, 1))], ())
+    assert len(ledger) == 0
+    prompt = branches.open([user("x")], ())
+    assert prompt is not None
+    ledger.sample(prompt.chain, [3], [0.0], turn=0)
+    spoken = Spoken(prompt.chain, prompt.length, prompt.length + 1, 0, Message("assistant", "."))
+    with pytest.raises(MediaError, match="renderer shows no media"):
+        branches.extend(spoken, [user("y", png(1, 1))], ())
+    assert ledger.length(prompt.chain) == prompt.length + 1

@@ -60,6 +60,11 @@ class ProcessorRenderer:
         return self._renderer.stop_ids
 
     @property
+    def holds_one_call(self) -> bool:
+        """Whether the template takes one call in a turn and refuses two."""
+        return self._renderer.holds_one_call
+
+    @property
     def rewrites(self) -> tuple[str, ...]:
         """In words, what the template changes in text that is in a chain already."""
         return self._renderer.rewrites

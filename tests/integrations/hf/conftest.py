@@ -292,3 +292,41 @@ def convert(torch: Any, gguf: Path, folder: Path) -> None:
     AutoTokenizer.from_pretrained(**source).save_pretrained(making)
     module.save_pretrained(making)
     making.rename(folder)
+
+
+def _without_video(kind: Any) -> Any:
+    """A processor class of transformers made of its image processor and its tokenizer: videos want torchvision."""
+    from transformers.processing_utils import ProcessorMixin
+
+    class ImagesOnly(kind):  # type: ignore[misc]
+        def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None) -> None:
+            for name in ("image", "video"):
+                setattr(self, f"{name}_token", f"<|{name}_pad|>")
+                setattr(self, f"{name}_token_id", tokenizer.convert_tokens_to_ids(f"<|{name}_pad|>"))
+            ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+    ImagesOnly.__name__ = kind.__name__
+    return ImagesOnly
+
+
+@pytest.fixture(scope="session")
+def qwen_vl(tokenizer_of: Callable[[str], Any]) -> Callable[..., Any]:
+    """`qwen_vl("Qwen3VLProcessor")`: that processor of transformers, with the Qwen vocabulary and a template of trl."""
+
+    def make(kind: str, template: str = "qwen3_vl.jinja") -> Any:
+        import transformers
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        from tests.vocabularies.sources import located  # not where servers are tested
+
+        made = _without_video(getattr(transformers, kind))
+        text = located(f"trl/{template}").read_text()
+        return made(Qwen2VLImageProcessorPil(max_pixels=28 * 28 * 64), tokenizer_of("qwen3"), text)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vision_processor(qwen_vl: Callable[..., Any]) -> Any:
+    """The processor of Qwen3-VL."""
+    return qwen_vl("Qwen3VLProcessor")
