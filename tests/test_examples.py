@@ -94,6 +94,20 @@ async def test_plan_execute(run: Run) -> None:
     assert lines[6:] == ["6 '9.7'", "finished 1 chain"]
 
 
+async def test_branching(run: Run) -> None:
+    sampled, kept, *chains, total = await run("branching")
+    assert len(ast.literal_eval(sampled.removeprefix("sampled: "))) == 6
+    assert kept == "kept: ['Count.', 'There are 7.', 'Seven']"
+    assert [chain.partition("begins with ")[2].partition(",")[0] for chain in chains] == [
+        "a prompt",
+        "chain 0",
+        "chain 0",
+        "chain 1",
+        "chain 1",
+    ]
+    assert total == "weights add up to 1.00"
+
+
 async def test_sub_agents(run: Run) -> None:
     parent, *children, total = await run("sub_agents")
     assert parent == "parent: finished 'Lima is larger.'"
