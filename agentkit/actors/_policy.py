@@ -99,7 +99,9 @@ def policy_of(agent: Agent, record: Record, tools: tuple[ToolSpec, ...], request
         if agent.renderer is None or agent.parser is None:  # an agent is checked when it is composed
             raise ConfigError("agent.renderer and agent.parser are needed by token-level models")
         renderer = agent.renderer
-        if isinstance(renderer, Dated):  # what the template writes of the date stays the same for a whole trajectory
+        # What the template writes of the date stays the same for a whole trajectory. Asked of the class: a wrapper that
+        # hands everything else on must not be replaced by what it wraps.
+        if hasattr(type(renderer), "dated") and isinstance(renderer, Dated):
             renderer = renderer.dated(datetime.now())
         return TokenPolicy(agent, model, renderer, agent.parser, record, tools, request_id)
     return MessagePolicy(agent, model, record, tools, request_id)
