@@ -134,7 +134,10 @@ class LedgerMachine(RuleBasedStateMachine):
         for view, ids in self.views:
             assert len(view) == len(ids)
             assert list(view) == ids == list(view[:])
+            assert [view[i] for i in range(len(ids))] == ids == [view[i - len(ids)] for i in range(len(ids))]
             assert list(view.since(len(ids) // 2)) == ids[len(ids) // 2 :]
+            assert list(view[1:-1]) == ids[1:-1]
+            assert list(view[::-2]) == ids[::-2]
             assert view.tobytes() == array("i", ids).tobytes()
 
     @invariant()
