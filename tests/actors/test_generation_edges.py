@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from agentkit import Agent, Budget, ExitReason, Observation, OutcomePolicy, Trajectory, user
 from agentkit.actors._generation import TokenGeneration
 from agentkit.errors import ModelError, RolloutEnded
+from agentkit.models.sampling import sampled_ids
 from agentkit.parsing import HermesParser
 from agentkit.protocols import Finish, FinishReason, TokenChunk
-from agentkit.testing import virtual_asyncio
+from agentkit.testing import FakeTool, virtual_asyncio
 from agentkit.tokens import Ledger, byte_chatml
 
 RENDERER = byte_chatml()
@@ -274,3 +275,33 @@ def test_what_does_not_fit_is_left_out_with_its_logprobs() -> None:
         generation.begin_try()(TokenChunk([65, 66, 67], [-0.5, -0.25, -0.125]))
     assert ledger.freeze()[0].logprobs.tolist() == [0.0, -0.5, -0.25]
     assert generation.full
+
+
+async def test_an_env_hears_an_action_that_ends_with_its_stop_string() -> None:
+    """The whole way: ids and text are what was sampled, content ends with the string, and the turn is closed."""
+    model = Sampled([([ENDS_INSIDE], Finish(stop_string="</answer>")), ([[65, END]], Finish())])
+    trajectory = await Agent(model, env=Answers, budget=Budget(max_turns=2)).run("Go.")
+    (chain,) = trajectory.chains
+    turn = trajectory.turns[0]
+    assert list(chain.ids[turn.start : turn.stop]) == ENDS_INSIDE
+    assert turn.action.text == "<answer>4</answer>\n"
+    assert turn.action.content == "<answer>4</answer>"
+    assert text_of(model.asked[1][turn.stop :]) == "<|im_end|>" + ANSWER
+    assert list(chain.response_mask[turn.start : turn.stop]) == [1] * len(ENDS_INSIDE)
+
+
+async def test_a_call_behind_a_stop_string_does_not_run() -> None:
+    call = '<tool_call>\n{"name": "work", "arguments": {}}\n</tool_call>'
+    ids = [*TOKENIZER.encode("done.\n\n"), *sampled_ids(TOKENIZER, call)]
+    ran: list[object] = []
+
+    async def work(arguments: object) -> str:
+        ran.append(arguments)
+        return "ok"
+
+    for stop, count in ((None, 1), ("done.\n", 0)):
+        ran.clear()
+        model = Sampled([([ids], Finish(stop_string=stop)), ([[65, END]], Finish())])
+        trajectory = await Agent(model, tools=[FakeTool("work", work)], budget=Budget(max_turns=2)).run("Go.")
+        assert len(ran) == count
+        assert trajectory.turns[0].action.text == f"done.\n\n{call}"
