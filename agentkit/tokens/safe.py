@@ -73,6 +73,7 @@ class SafeEncoder:
         self._originals = {stand_in: char for char, stand_in in self._stand_ins.items()}
         self._edges = sorted({text[0] for text in texts} | {text[-1] for text in texts})
         self._insides = "\n".join(texts)
+        self._fours = {text[i : i + 4] for text in texts for i in range(len(text) - 3)}
         self._longest = len(texts[0])
         self._controls = re.compile("|".join(re.escape(text) for text in texts))
         count = 2 + len(alphabet)  # the quote, the sentinel, the stand-ins; as many stand for those after a quote
@@ -90,7 +91,7 @@ class SafeEncoder:
             text = _SURROGATES.sub("\ufffd", text)
             text = self._reserved.sub(self._quote, text)
         inner = text.strip()  # templates strip; what a strip leaves must be harmless too
-        if inner and len(inner) <= self._longest and inner in self._insides:
+        if inner and len(inner) <= self._longest and self._is_inside(inner):
             text = text.replace(inner[0], self._stand_ins[inner[0]], 1)
         for char in self._edges:
             if char in text:
@@ -101,7 +102,20 @@ class SafeEncoder:
         """The text that was escaped."""
         if text.isascii():
             return text
+        if chr(_QUOTE) not in text:  # then each stand-in is just that, and nearly all are for edges
+            for char in self._edges:
+                stand_in = self._stand_ins[char]
+                if stand_in in text:
+                    text = text.replace(stand_in, char)
+            if text.isascii():
+                return text
         return self._escaped.sub(self._original, text)
+
+    def _is_inside(self, text: str) -> bool:
+        """Whether `text` is a piece of a control token: its ends mostly tell that it is none."""
+        if len(text) > 3 and not (text[:4] in self._fours and text[-4:] in self._fours):
+            return False
+        return text in self._insides
 
     def _quote(self, found: re.Match[str]) -> str:
         return chr(_QUOTE) + chr(ord(found.group()) + self._shift)
