@@ -71,9 +71,12 @@ class _Told(Broadcast):
         """Tell the messages that came since: those of the user, of an env, and of the loop."""
         history, told = self._record.history, self._told
         if len(told) > len(history) or (told and history[len(told) - 1] is not told[-1]):
-            logger.debug("the history was rewritten, to %d messages", len(history))
             pairs = enumerate(zip(told, history, strict=False))
             del told[next((at for at, (old, new) in pairs if old is not new), min(len(told), len(history))) :]
+            if told:
+                logger.debug("the conversation goes back to after message %d", len(told))
+            else:
+                logger.debug("the history was rewritten, to %d messages", len(history))
         for message in history[len(told) : stop]:
             if message in self._observed:
                 self._observed.remove(message)

@@ -1,6 +1,8 @@
 """Going back, branching and compacting: what the policy sees, and what stays in the record."""
 
+import io
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,6 +30,7 @@ from agentkit import (
 from agentkit.errors import ModelError, NotAppendable
 from agentkit.journal import Journal
 from agentkit.journal.export import conversation
+from agentkit.logs import configure
 from agentkit.models import ScriptedMessageModel, ScriptedModel
 from agentkit.parsing import HermesParser
 from agentkit.protocols import Action, EmitTokens, Finish, SpanKind, TokenChunk, TokenRequest
@@ -448,7 +451,7 @@ async def test_a_turn_that_failed_leaves_exactly_what_was_emitted(emitted: int) 
     assert len(trajectory.turns) == 1 + (emitted > 0)
 
 
-async def test_cancelled_between_candidates_keeps_them_all(tmp_path: Any) -> None:
+async def test_cancelled_between_candidates_keeps_them_all(tmp_path: Path) -> None:
     model = Serial()
 
     async def loop(rollout: Any) -> None:
@@ -463,6 +466,32 @@ async def test_cancelled_between_candidates_keeps_them_all(tmp_path: Any) -> Non
         assert [turn.action.content for turn in trajectory.turns] == ["(1)", "(2)"]
         assert trained(trajectory) == list(range(model.sampled))
         assert journal.reader.trajectory("t", 0) == trajectory
+
+
+async def test_the_log_of_a_rollout_says_where_it_went_back(tmp_path: Path) -> None:
+    async def loop(rollout: Any) -> None:
+        first, _ = await rollout.candidates(2)
+        rollout.take(first)
+        rollout.observe("On.")
+        await rollout.sample()
+        rollout.rewrite(["In short."])
+        await rollout.sample()
+
+    with configure(to=io.StringIO(), per_rollout=tmp_path):
+        await Agent(Serial(), loop=loop).run(Task("t", "Go."))
+    (file,) = tmp_path.iterdir()
+    assert [line.partition(" ")[2] for line in file.read_text().splitlines()][:10] == [
+        "user: Go.",
+        "turn 0, the policy (stop): (1)",
+        "the conversation goes back to after message 1",
+        "turn 1, the policy (stop): (2)",
+        "the conversation goes back to after message 1",
+        "assistant: (1)",
+        "user: On.",
+        "turn 2, the policy (stop): (3)",
+        "the history was rewritten, to 2 messages",
+        "user: In short.",
+    ]
 
 
 # every program of branching moves against a twin that keeps each place as a plain list

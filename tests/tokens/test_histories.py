@@ -66,6 +66,14 @@ def same(noted: list[Message], asked: list[Message]) -> bool:
 
 
 @given(st.lists(NOTES, max_size=25))
+@example(
+    [
+        ("note", [user("a"), Message("assistant", "a", reasoning="hm")], 0, 0),
+        ("note", [user("a"), Message("assistant", "a", reasoning="oh")], 0, 0),
+        ("find", [user("a"), assistant("a"), user("b")], 0, 0),
+        ("note", [user("a"), Message("assistant", "a", reasoning="hm")], 0, 0),
+    ]
+)
 def test_the_deepest_match_wins_and_of_several_the_newest(moves: list[tuple[str, list[Message], int, int]]) -> None:
     histories: Histories[int] = Histories()
     noted: list[tuple[list[Message], int, int, int]] = []
