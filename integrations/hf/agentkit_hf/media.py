@@ -21,7 +21,7 @@ from agentkit.tokens import open_image
 
 _OF_TEXT = frozenset(("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"))
 _KEPT_EXPANSIONS = 65_536
-_SIZES = ((64, 96), (200, 120), (64, 64))
+_SIZES = ((64, 96), (700, 300), (64, 64))
 
 
 @frozen
@@ -177,10 +177,10 @@ class MediaProcessor:
             )
 
     def _joined(self, name: str, arrays: list[Any]) -> Any:
-        numpy = require("numpy", extra="npz", purpose="the features of media")
-        axis = self._joins().get(name)
         if len(arrays) == 1:
             return arrays[0]
+        numpy = require("numpy", extra="npz", purpose="the features of media")
+        axis = self._joins().get(name)
         if axis is None:
             raise MediaError(
                 f"{type(self._processor).__name__} pads {name} of images by one another, so those of single images "

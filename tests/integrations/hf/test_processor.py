@@ -5,6 +5,7 @@ Where it wants torchvision for videos it is made without its video part; all tha
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from io import BytesIO
 from typing import Any
 
@@ -282,3 +283,75 @@ def test_what_is_no_processor_is_refused(qwen_tokenizer) -> None:
         MediaProcessor(qwen_tokenizer)
     with pytest.raises(ConfigError, match="no folder"):
         processor_renderer("/nowhere/at/all")
+
+
+def other(name: str, tokenizer_of: Callable[[str], Any]) -> Any:
+    """Processors of other shapes: tiles with rows and columns, one grid an image, tiles padded by one another."""
+    import transformers
+    from tokenizers import AddedToken
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+
+    from tests.vocabularies.sources import located
+
+    tokenizer = deepcopy(tokenizer_of("llama3" if name == "idefics3" else "mistral-nemo"))  # they share a vocabulary
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    extra = ["<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>", *tiles]
+    tokenizer.add_tokens([AddedToken(text, special=True) for text in extra], special_tokens=True)
+    if name == "idefics3":
+        text = located("trl/idefics3.jinja").read_text()
+        return transformers.Idefics3Processor(
+            Idefics3ImageProcessorPil(size={"longest_edge": 728}), tokenizer, image_seq_len=20, chat_template=text
+        )
+    text = located("trl/llava_next.jinja").read_text()
+    options = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    if name == "llava":
+        return transformers.LlavaProcessor(CLIPImageProcessorPil(), tokenizer, chat_template=text, **options)
+    return transformers.LlavaNextProcessor(LlavaNextImageProcessorPil(), tokenizer, chat_template=text, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["idefics3", "llava", "llava_next"])
+def test_processors_of_other_shapes_agree_id_for_id(name, tokenizer_of) -> None:
+    processor = other(name, tokenizer_of)
+    renderer = processor_renderer(processor)
+    said = [user("What ", SHOTS[1], "is it?"), assistant("x"), user(SHOTS[3], "\nand", SHOTS[0])]
+    as_lists = [
+        wire(message) | ({} if message.parts else {"content": [{"type": "text", "text": message.content}]})
+        for message in said
+    ]
+    made = processor.apply_chat_template(
+        as_lists,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="np",
+        processor_kwargs={"add_special_tokens": False},
+    )
+    oracle = [int(each) for each in made["input_ids"][0]]
+    assert renderer.prompt(said, ()) == oracle
+    stop = next(iter(renderer.stop_ids))
+    _, bridge = renderer.bridge(said[1], said[2:], (), sampled=[5, stop])
+    assert oracle[-len(bridge) :] == bridge
+    media = [medium for message in said for medium in message.media]
+    assert [placed.medium for placed in renderer.place(oracle, media)] == media
+    if name == "llava_next":
+        with pytest.raises(MediaError, match="pads pixel_values of images by one another"):
+            renderer.features(media)
+    else:
+        features = renderer.features(media)
+        assert features.keys() == made.keys() - {"input_ids", "attention_mask"}
+        for key, value in features.items():
+            np.testing.assert_array_equal(value, made[key])
+
+
+def test_processor_that_writes_an_image_otherwise_beside_others_is_refused(vision_processor) -> None:
+    class Counting(type(vision_processor)):  # type: ignore[misc]
+        def replace_image_token(self, image_inputs: Any, image_idx: int, **kwargs: Any) -> str:
+            written = super().replace_image_token(image_inputs, image_idx, **kwargs)
+            return written * 2 if len(image_inputs["image_grid_thw"]) > 1 else written
+
+    other = Counting(vision_processor.image_processor, vision_processor.tokenizer, vision_processor.chat_template)
+    with pytest.raises(ConfigError, match="otherwise beside others"):
+        processor_renderer(other)
