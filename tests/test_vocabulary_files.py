@@ -164,3 +164,13 @@ def test_vocabulary_built_by_many_at_once_is_whole(tmp_path: Path, monkeypatch: 
         thread.join()
     assert seen == [contents] * 4
     assert [path.name for path in (tmp_path / "built").iterdir()] == [kept.name]
+
+
+def test_what_other_code_built_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "storage", lambda: tmp_path)
+    kept = loading.built("smollm2")
+    stale = kept.with_name("smollm2-0123456789ab.json")
+    stale.write_bytes(kept.read_bytes())
+    loading.prune()
+    assert kept.exists()
+    assert not stale.exists()

@@ -43,6 +43,7 @@ _ON_QWEN, _ON_LLAMA, _ON_GEMMA_4 = (
     f"its control tokens on the vocabulary of {other}" for other in ("Qwen 3", "Llama 3", "Gemma 4")
 )
 _FROM_MEMORY = "the ids of its control tokens are from memory"
+_NO_TOOLS = "the template knows no tools"
 _LLAMA_CPP = "llama.cpp has changed the template, or written it"
 
 # No control token at all stands between two turns but "</s>"; everything else is text.
@@ -76,7 +77,7 @@ SPECIMENS: tuple[Specimen, ...] = (
     Specimen("r1-distill-llama", "deepseek", "r1-llama", "trl/deepseek_r1_distill.jinja", note=_ON_LLAMA),
     Specimen("kimi-k2", "kimi", "kimi", "llama.cpp/templates/moonshotai-Kimi-K2.jinja", note=_ON_QWEN),
     Specimen("minimax-m2", "minimax", "minimax", "llama.cpp/templates/MiniMax-M2.jinja", note=_ON_QWEN),
-    Specimen("llama3", "llama", "llama3", "trl/llama3.jinja", note="the template knows no tools"),
+    Specimen("llama3", "llama", "llama3", "trl/llama3.jinja", note=_NO_TOOLS),
     Specimen("llama3.1", "llama", "llama3", "trl/llama3_1.jinja"),
     Specimen("llama3.2", "llama", "llama3", "trl/llama3_2.jinja"),
     Specimen("llama3.3", "llama", "llama3", "llama.cpp/templates/meta-llama-Llama-3.3-70B-Instruct.jinja"),
@@ -85,14 +86,20 @@ SPECIMENS: tuple[Specimen, ...] = (
         "hermes",
         "hermes3",
         "llama.cpp/templates/NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja",
-        note=_FROM_MEMORY,
+        note=f"{_FROM_MEMORY}; the template wants tools",
     ),
     Specimen("smollm3", "smollm", "smollm3", "llama.cpp/templates/HuggingFaceTB-SmolLM3-3B.jinja", note=_FROM_MEMORY),
     Specimen("glm-4.5", "glm", "glm", "trl/glm4moe.jinja", note=_ON_LLAMA),
     Specimen("glm-4.6", "glm", "glm", "llama.cpp/templates/GLM-4.6.jinja", note=_ON_LLAMA),
     Specimen("glm-4.7-flash", "glm", "glm", "llama.cpp/templates/GLM-4.7-Flash.jinja", note=_ON_LLAMA),
     Specimen("gpt-oss", "gpt-oss", "gpt-oss", "trl/gptoss.jinja"),
-    Specimen("deepseek-v3", "deepseek", "deepseek-v3", "trl/deepseekv3.jinja", note="the template ignores tools"),
+    Specimen(
+        "deepseek-v3",
+        "deepseek",
+        "deepseek-v3",
+        "trl/deepseekv3.jinja",
+        note="the template ignores tools, and wants the arguments of a call as text",
+    ),
     Specimen(
         "deepseek-v3.1",
         "deepseek",
@@ -124,12 +131,12 @@ SPECIMENS: tuple[Specimen, ...] = (
         "mistral-small-3.2", "mistral", "mistral-small", "llama.cpp/templates/Mistral-Small-3.2-24B-Instruct-2506.jinja"
     ),
     Specimen("zephyr", "zephyr", "mistral-v1", _ZEPHYR, note="a plain template in the manner of Zephyr"),
-    Specimen("gemma2", "gemma", "gemma3", "trl/gemma.jinja", note=_ON_GEMMA_4),
-    Specimen("gemma3", "gemma", "gemma3", "trl/gemma3.jinja", note=_ON_GEMMA_4),
+    Specimen("gemma2", "gemma", "gemma3", "trl/gemma.jinja", note=f"{_ON_GEMMA_4}; {_NO_TOOLS}"),
+    Specimen("gemma3", "gemma", "gemma3", "trl/gemma3.jinja", note=f"{_ON_GEMMA_4}; {_NO_TOOLS}"),
     Specimen("gemma4", "gemma", "gemma4", "llama.cpp/templates/google-gemma-4-31B-it.jinja"),
     Specimen("gemma4-v5", "gemma", "gemma4", "trl/gemma4_v5.jinja"),
-    Specimen("phi3.5", "phi", "phi3.5", "trl/phi3_5.jinja"),
-    Specimen("smollm2", "smollm", "smollm2", SMOLLM2),
+    Specimen("phi3.5", "phi", "phi3.5", "trl/phi3_5.jinja", note=_NO_TOOLS),
+    Specimen("smollm2", "smollm", "smollm2", SMOLLM2, note=_NO_TOOLS),
 )
 
 # What no tokenizer can render: the sandbox of transformers refuses the template.

