@@ -13,6 +13,7 @@ from agentkit.errors import ConfigError
 from agentkit.extras import require
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec, assistant, user
 from agentkit.tokens._hf_dates import at, reads_clock
+from agentkit.tokens._hf_jinja import PlainRendering
 from agentkit.tokens._hf_vocabulary import without_control
 from agentkit.tokens._hf_wire import (
     call_as_mapping,
@@ -110,6 +111,8 @@ class HFTemplate:
         named = given.items() if isinstance(given, Mapping) else (("default", given),)
         self._sources = {str(name): str(source) for name, source in named}
         self._is_held = False
+        self._render = PlainRendering(hf)
+        self._last_shown: tuple[object, list[dict[str, Any]] | None] = (None, None)
         self._contents: Callable[[Message], Any] = content_as_text
         self._calls: Callable[[ToolCall], dict[str, Json]] = call_as_mapping
         self._contents = self._how_contents_are_written()
@@ -146,14 +149,17 @@ class HFTemplate:
         if self._is_held:  # of several templates `transformers` takes the one named for tools where there are some
             name = "tool_use" if tools and "tool_use" in self._sources else "default"
             kwargs = {**kwargs, "chat_template": self._sources[name]}
-        text: str = self._hf.apply_chat_template(
-            [wire_message(message, self._calls, self._contents) for message in messages],
-            tools=[wire_tool(tool) for tool in tools] or None,
-            add_generation_prompt=generation_prompt,
-            tokenize=False,
-            **kwargs,
-        )
-        return text
+        said = [wire_message(message, self._calls, self._contents) for message in messages]
+        return self._render(said, self._shown(tools), kwargs, generation_prompt=generation_prompt)
+
+    def _shown(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        """The tools as templates read them; the last ones are remembered where they cannot change under us."""
+        if self._last_shown[0] is not tools:
+            wired = [wire_tool(tool) for tool in tools] or None
+            if not isinstance(tools, tuple):
+                return wired
+            self._last_shown = (tools, wired)
+        return self._last_shown[1]
 
     def _how_contents_are_written(self) -> Callable[[Message], Any]:
         if self._shows("probe text"):
