@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkit.journal import Codec, Journal, JournalError, JournalReader
+from agentkit.journal.export import Selection, conversation, export_sft
 from agentkit.protocols import (
     Action,
     ExitReason,
@@ -130,3 +131,16 @@ def test_children_are_asked_for_their_media_too() -> None:
     held = {medium.digest: medium.data for medium in encoded.media}
     assert set(held) == {shot.digest for shot in SHOTS}
     assert CODEC.decode_trajectory(encoded.record, encoded.blobs, held.get) == parent
+
+
+async def test_exports_say_that_media_are_left_out(tmp_path: Path) -> None:
+    async with Journal.open(tmp_path, writer="inline") as journal:
+        await journal.seal(_trajectory(0, SHOTS[1]))
+        await journal.seal(
+            Trajectory(RolloutKey("u", 0), (user("x"),), (), (Turn(0, Action("y")),), ExitReason.FINISHED)
+        )
+        run = journal.reader.path
+    made = export_sft(run, tmp_path / "out.jsonl", select=Selection())
+    assert made.left_out == {"media were shown, which these messages do not hold": 1}
+    assert made.written == 1
+    assert conversation(_trajectory(0, SHOTS[1])).gaps == ("3 media were shown",)

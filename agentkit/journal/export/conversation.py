@@ -44,6 +44,11 @@ def conversation(
     return Conversation(tuple(said), tuple(_gaps(trajectory)))
 
 
+def shown(trajectory: Trajectory) -> int:
+    """How many media the policy was shown; messages here hold text alone."""
+    return sum(len(message.media) for message in _history(trajectory) if message.parts)
+
+
 def openai_message(
     message: Message, *, reasoning: Reasoning = "field", arguments: Arguments = "string"
 ) -> dict[str, Any]:
@@ -73,6 +78,8 @@ def _answer(action: Action) -> Message:
 def _gaps(trajectory: Trajectory) -> Iterator[str]:
     if any(not last.observations and not turn.heard for last, turn in pairwise(trajectory.path())):
         yield "something was said between two turns"
+    if count := shown(trajectory):
+        yield f"{count} media were shown"
 
 
 def _message(message: Message, reasoning: Reasoning, arguments: Arguments) -> dict[str, Any]:

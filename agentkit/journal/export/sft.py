@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkit.errors import ConfigError
-from agentkit.journal.export.conversation import Arguments, Reasoning, conversation
+from agentkit.journal.export.conversation import Arguments, Reasoning, conversation, shown
 from agentkit.journal.export.files import appearing
 from agentkit.journal.export.selection import Exported, Selection, Tally
 from agentkit.journal.export.text import tagged, to_json
@@ -71,6 +71,8 @@ def _unfit(trajectory: Trajectory, gaps: Sequence[str], names: "frozenset[str] |
         return "the policy said nothing"
     if any(turn.action.faults for turn in turns):
         return "a malformed call"
+    if shown(trajectory):
+        return "media were shown, which these messages do not hold"
     if gaps:
         return f"{gaps[0]}, and the record lacks the messages"
     called = {call.name for turn in turns for call in turn.action.calls}

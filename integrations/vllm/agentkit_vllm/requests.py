@@ -106,8 +106,7 @@ class Requests:
         shown = [placed.medium for placed in request.media]
         if others := [medium for medium in shown if medium.kind != "image"]:
             raise MediaError(f"a VLLMModel shows images, found {others[0]!r}")
-        return {
-            "type": "token",
+        return {  # no "type": with one, vLLM takes a prompt for processed, and does not look at the images
             "prompt_token_ids": collapse(request.prompt_ids, request.media),  # vLLM expands placeholders itself
             "multi_modal_data": {"image": [self._images.open(medium) for medium in shown]},
             # by which it knows an image again, instead of by its pixels

@@ -39,10 +39,10 @@ class Engine:
 
     async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncGenerator[Any, None]:
         self.prompts.append(prompt)
-        lengths = iter([self.lengths[name] for name in prompt.get("multi_modal_uuids", {}).get("image", ())])
-        ids = [
-            each for token in prompt["prompt_token_ids"] for each in [token] * (next(lengths) if token == PAD else 1)
-        ]
+        ids = list(prompt["prompt_token_ids"])
+        if "type" not in prompt:  # else it counts as processed
+            lengths = iter([self.lengths[name] for name in prompt["multi_modal_uuids"]["image"]])
+            ids = [each for token in ids for each in [token] * (next(lengths) if token == PAD else 1)]
         await asyncio.sleep(0)
         sampled = SimpleNamespace(
             index=0, token_ids=(3,), logprobs=[{3: SimpleNamespace(logprob=-1.0)}], finish_reason="stop", stop_reason=3
