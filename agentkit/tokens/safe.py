@@ -75,7 +75,7 @@ class SafeEncoder:
         self._insides = "\n".join(texts)
         self._fours = {text[i : i + 4] for text in texts for i in range(len(text) - 3)}
         self._longest = len(texts[0])
-        self._controls = re.compile("|".join(re.escape(text) for text in texts))
+        self._controls = re.compile(_any_of(texts))
         count = 2 + len(alphabet)  # the quote, the sentinel, the stand-ins; as many stand for those after a quote
         reserved = f"{chr(_QUOTE)}-{chr(_QUOTE + count - 1)}"
         self._shift = count
@@ -186,6 +186,18 @@ class SafeEncoder:
 
     def _word(self, text: str) -> str:
         return text if text in self._schema_words else self.escape(text)
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    """A regular expression for the longest of `texts`, letter by letter: an alternative for each would try all."""
+    rest: dict[str, list[str]] = {}
+    for text in texts:
+        if text:
+            rest.setdefault(text[0], []).append(text[1:])
+    parts = [re.escape(first) + (_any_of(ends) if any(ends) else "") for first, ends in rest.items()]
+    if len(parts) == 1 and all(texts):
+        return parts[0]
+    return f"(?:{'|'.join(parts)}){'' if all(texts) else '?'}"
 
 
 def _without_trailing_space(text: str) -> str:
