@@ -1,6 +1,7 @@
 """One generation: what the model pushes goes straight into the record, until the generation is over."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from agentkit.actors._record import Record
 from agentkit.errors import ModelError, RolloutEnded
@@ -16,6 +17,7 @@ from agentkit.protocols import (
     TextChunk,
     TokenChunk,
     ToolCall,
+    call_id,
     with_id,
 )
 from agentkit.tokens.text import until_stop
@@ -178,13 +180,12 @@ def attempts_of(finish: Finish, message: Message, turn: int) -> tuple[ToolCall |
     kept: set[str] = set()
     named: list[ToolCall | CallFault] = []
     for number, attempt in enumerate(attempts):
-        call_id = attempt.id
-        if not call_id or call_id in kept:
-            call_id = f"call_{turn}_{number}"
-            while call_id in taken or call_id in kept:
-                call_id += "_"
-        kept.add(call_id)
-        named.append(attempt if call_id == attempt.id else with_id(attempt, call_id))
+        name = attempt.id
+        if not name or name in kept:
+            free = (call_id(turn, other) for other in count(number))
+            name = next(each for each in free if each not in taken and each not in kept)
+        kept.add(name)
+        named.append(attempt if name == attempt.id else with_id(attempt, name))
     return tuple(named)
 
 

@@ -27,6 +27,7 @@ from agentkit.protocols import (
     ToolCall,
     ToolParser,
     ToolSpec,
+    call_id,
     with_id,
 )
 from agentkit.tokens import Branches, Prompt, Spoken
@@ -295,7 +296,7 @@ class _SampledTokens(TokenGeneration):
         made = parsed.attempts
         if len(made) > 1 and policy.holds_one_call:
             made = (_one_at_a_time(made),)
-        attempts = tuple(with_id(attempt, f"call_{turn.index}_{n}") for n, attempt in enumerate(made))
+        attempts = tuple(with_id(attempt, call_id(turn.index, n)) for n, attempt in enumerate(made))
         return Action(text, parsed.content, parsed.reasoning, attempts, reason)
 
     def said(self, action: Action, finish: Finish | None) -> Message:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from agentkit.errors import ConfigError
+from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols.messages import Message, assistant, user
 from agentkit.protocols.tokens import Renderer, Tokenizer
 
@@ -16,6 +16,16 @@ class HasTokenizer(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer."""
+        ...
+
+
+@runtime_checkable
+class HasClose(Protocol):
+    """A renderer that knows what a turn ends with."""
+
+    @property
+    def close_id(self) -> int | None:
+        """The id, None where there is none."""
         ...
 
 
@@ -50,8 +60,14 @@ def stop_id_of(renderer: Renderer) -> int:
     """
     if not renderer.stop_ids:
         raise ConfigError("a scripted model needs a renderer with stop ids, found none")
+    close_id = renderer.close_id if isinstance(renderer, HasClose) else None
+    if close_id in renderer.stop_ids and close_id is not None:
+        return close_id
     turn: tuple[Message, Sequence[Message]] = (assistant("a"), [user("b")])
-    close, rest = renderer.bridge(*turn, (), sampled=())
+    try:
+        close, rest = renderer.bridge(*turn, (), sampled=())
+    except NotAppendable:  # a template that rewrites what is in a chain has stops all the same
+        close, rest = (), ()
     return next((each for each in (*close, *rest) if each in renderer.stop_ids), min(renderer.stop_ids))
 
 

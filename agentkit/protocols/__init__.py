@@ -3,6 +3,7 @@
 from agentkit.protocols.actions import FaultStatus as FaultStatus
 from agentkit.protocols.actions import CallFault as CallFault
 from agentkit.protocols.actions import Parsed as Parsed
+from agentkit.protocols.actions import call_id as call_id
 from agentkit.protocols.actions import with_id as with_id
 from agentkit.protocols.actions import Action as Action
 from agentkit.protocols.actions import ObservationStatus as ObservationStatus

@@ -34,6 +34,22 @@ class CallFault:
     id: str = ""
 
 
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def call_id(turn: int, number: int) -> str:
+    """The id a rollout gives to call `number` of turn `turn`: nine letters and digits, as Mistral's templates want."""
+    return f"call{_in_36(turn, 3)}{_in_36(number, 2)}"
+
+
+def _in_36(value: int, width: int) -> str:
+    digits = ""
+    while value:
+        value, digit = divmod(value, 36)
+        digits = _DIGITS[digit] + digits
+    return digits.rjust(width, "0")
+
+
 def with_id(attempt: ToolCall | CallFault, call_id: str) -> ToolCall | CallFault:
     """The attempt under another id; `attrs.evolve` does the same in five times the time."""
     if isinstance(attempt, ToolCall):

@@ -49,13 +49,15 @@ class Cell:
 class Certificate:
     """What one template does in every case that was tried, for one tokenizer, one set of arguments and tools.
 
-    `mode` is what the generation prompt says of reasoning, `moves` whether the template reads the clock.
+    `mode` is what the generation prompt says of reasoning, `moves` whether the template reads the clock. A template
+    that does not write calls (`shows_calls`) may still take their results: the calls stand in the chain as sampled.
     """
 
     family: str
     mode: Mode
     moves: bool
     cells: tuple[Cell, ...]
+    shows_calls: bool = True
 
     @property
     def is_exact(self) -> bool:

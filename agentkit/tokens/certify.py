@@ -114,7 +114,7 @@ class Certifier:
                     finding = self._odd(situation, contents, shown if has_tools else ()) or finding
                 cells.append(Cell(name, situation, finding))
         moves = isinstance(self.template, Moving) and self.template.is_moving
-        return Certificate(self.family.name, self.mode, moves, tuple(cells))
+        return Certificate(self.family.name, self.mode, moves, tuple(cells), self.splicer.shows_calls)
 
     def _odd_contents(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         for name, content in ODD_CONTENTS:

@@ -119,6 +119,11 @@ class TemplateRenderer:
         return self._certifier.ask(one).is_tail_exact and not self._certifier.ask(two).is_tail_exact
 
     @property
+    def close_id(self) -> int | None:
+        """The id a turn ends with in the template, None where the stop opens the next turn."""
+        return self._tokenizer.control[self._family.close] if self._family.close else None
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a turn when sampled."""
         return self._stop_ids
@@ -166,6 +171,10 @@ class TemplateRenderer:
             cut = self._splicer.splice(action, new, self._escaped(tools))
         except ConfigError as error:
             raise NotAppendable(f"{error}: family {self._family.name!r} does not fit it") from error
+        except Exception as error:  # the template is the user's code, and refuses in its own words
+            raise NotAppendable(
+                f"the {self._family.name} template refuses what was said: {type(error).__name__}: {error}"
+            ) from error
         last_id = sampled[-1] if len(sampled) else None
         is_closed = last_id in self._stop_ids
         if cut.is_header:

@@ -279,11 +279,11 @@ async def test_the_last_call_of_an_api_answer_that_was_cut_does_not_run() -> Non
 
 
 async def test_calls_of_an_api_answer_have_ids_of_their_own() -> None:
-    calls = (ToolCall("", "work"), ToolCall("x", "work"), ToolCall("x", "work"), ToolCall("call_0_0", "work"))
+    calls = (ToolCall("", "work"), ToolCall("x", "work"), ToolCall("x", "work"), ToolCall("call00000", "work"))
     model = Answers(Finish(message=assistant("", *calls)), Finish(message=assistant("done")))
     trajectory = await Agent(model, tools=[work([])]).run("Go.")
     ids = [attempt.id for attempt in trajectory.turns[0].action.attempts]
-    assert ids == ["call_0_0_", "x", "call_0_2", "call_0_0"]
+    assert ids == ["call00001", "x", "call00002", "call00000"]
     assert [each.call_id for each in trajectory.turns[0].observations] == ids
     said, *answers = model.seen[1][1:]
     assert [each.id for each in said.tool_calls] == ids == [answer.tool_call_id for answer in answers]

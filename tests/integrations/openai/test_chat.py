@@ -139,7 +139,7 @@ async def test_a_rollout_answers_a_malformed_call_calls_and_finishes(serve) -> N
     first, second, third = trajectory.turns
     assert (first.action.faults[0].status, first.action.faults[0].raw) == (FaultStatus.INVALID_JSON, '{"e": Infinity}')
     assert [each.status for each in first.observations] == [ObservationStatus.FORMAT_ERROR]
-    assert second.action.calls == (ToolCall("call_1_0", "calc", {"e": "1+1"}),)
+    assert second.action.calls == (ToolCall("call00100", "calc", {"e": "1+1"}),)
     assert [each.content for each in second.observations] == ["1+1 = 2"]
     assert third.action.text == "It is 2."
 
@@ -156,10 +156,10 @@ async def test_a_rollout_answers_a_malformed_call_calls_and_finishes(serve) -> N
     calls = [message["tool_calls"][0] for message in said if message["role"] == "assistant"]
     assert [(each["id"], each["function"]["arguments"]) for each in calls] == [
         ("c1", "{}"),
-        ("call_1_0", '{"e":"1+1"}'),
+        ("call00100", '{"e":"1+1"}'),
     ]
     answers = [message for message in said if message["role"] == "tool"]
-    assert [each["tool_call_id"] for each in answers] == ["c1", "call_1_0"]
+    assert [each["tool_call_id"] for each in answers] == ["c1", "call00100"]
     assert "Infinity" in answers[0]["content"]
 
 
