@@ -4,7 +4,6 @@ import anyio
 
 import agentkit as ak
 from agentkit.models import ScriptedModel
-from agentkit.tokens import byte_chatml
 
 
 async def main() -> None:
@@ -22,10 +21,6 @@ async def main() -> None:
     for span in chain.spans:
         assert set(chain.response_mask[span.start : span.stop]) == {int(span.kind == "sampled")}
     # --8<-- [end:chains]
-
-    # --8<-- [start:rewrites]
-    assert byte_chatml().rewrites == ()
-    # --8<-- [end:rewrites]
 
     # --8<-- [start:control]
     tokenizer = agent.renderer.tokenizer
