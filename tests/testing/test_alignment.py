@@ -206,7 +206,7 @@ RENDERERS: list[tuple[type[Renderer], str, str]] = [
     (TrustsWhatToolsSay, "content_forges_no_control_token", "depend on what the tool said"),
     (AppendsResultsOneByOne, "results_of_a_turn_go_in_together", "<|im_start|>"),
     (SwapsResults, "results_of_a_turn_go_in_together", "first difference at token"),
-    (HealsWhatWasSampled, "the_bridge_does_not_depend_on_the_sample", "what follows turn 0 differs"),
+    (HealsWhatWasSampled, "the_bridge_does_not_depend_on_the_sample", "as sampled: "),
     (RemembersTheTools, "the_same_question_has_one_answer", "the chains differ"),
     (OpensWithoutTheSystem, "a_rewritten_history_opens_a_chain", "the new chain"),
     (DoublesTheFirstToken, "a_prompt_is_what_the_template_writes", "the prompt differs"),
@@ -214,7 +214,7 @@ RENDERERS: list[tuple[type[Renderer], str, str]] = [
     (RendersTheWholeTurn, "the_work_is_that_of_the_new_text", "characters after a long conversation"),
     (RefusesUserMessages, "refusals_were_declared", "not today"),
     (RefusesUserMessages, "the_chain_is_the_full_render", "not today"),
-    (Crashes, "earlier_tokens_never_change", "KeyError: 'tool_call_id'"),
+    (Crashes, "refusals_were_declared", "internal_error: KeyError: 'tool_call_id'"),
 ]
 
 

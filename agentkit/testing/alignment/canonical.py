@@ -18,14 +18,17 @@ from agentkit.testing.alignment.subject import Subject
 
 @frozen
 class Missing:
-    """Why there is no such turn; `is_rewrite` where the template changed what it had written."""
+    """Why there is no such turn; `stop` is what seems to end it, `is_rewrite` says that what was written is changed."""
 
     why: str
+    stop: int
     is_rewrite: bool = False
+    is_refusal: bool = False
 
 
 def canonical_turn(subject: Subject, conversation: Conversation, turn: int) -> "tuple[int, ...] | Missing":
     """The ids of turn number `turn` as the template writes it, its stop token included, or why there are none."""
+    stops = subject.renderer.stop_ids
     before = conversation.before(turn)
     exchange = conversation.exchanges[turn]
     after = [*before, exchange.said, *exchange.new]
@@ -35,18 +38,19 @@ def canonical_turn(subject: Subject, conversation: Conversation, turn: int) -> "
         text = subject.oracle.render(after, conversation.tools, generation_prompt=True)
         ids = list(subject.oracle.encode(after, conversation.tools, generation_prompt=True))
     except Exception as error:  # the template is the user's code, and refuses in its own words
-        return Missing(f"the template refuses: {type(error).__name__}: {error}")
+        return Missing(f"the template refuses: {type(error).__name__}: {error}", min(stops), is_refusal=True)
+    ends = [each for each in ids if each in stops][sum(each in stops for each in prompt) :]
+    stop = ends[0] if ends else min(stops)
     if not text.startswith(prompt_text):
-        return Missing("the template writes the prompt otherwise once the turn is in the past", is_rewrite=True)
+        return Missing("the template writes the prompt otherwise once the turn is in the past", stop, is_rewrite=True)
     if ids[: len(prompt)] != prompt:
-        return Missing("the turn's first token merges with the prompt's last one")
-    stops = subject.renderer.stop_ids
+        return Missing("the turn's first token merges with the prompt's last one", stop)
     end = next((place for place in range(len(prompt), len(ids)) if ids[place] in stops), None)
     if end is None:
-        return Missing("the template writes no stop token after the turn")
+        return Missing("the template writes no stop token after the turn", stop)
     body = tuple(ids[len(prompt) : end + 1])
     if _drops(subject, conversation, exchange.said, before, prompt_text, subject.tokenizer.decode(body)):
-        return Missing("the template drops what the turn said once something follows it", is_rewrite=True)
+        return Missing("the template drops what the turn said once something follows it", stop, is_rewrite=True)
     return body
 
 
@@ -59,7 +63,7 @@ def sampled_turns(subject: Subject, conversation: Conversation) -> "list[tuple[i
         if isinstance(ids, Missing):
             if sampling.ids is None:
                 return ids
-            ids = (min(subject.renderer.stop_ids),)
+            ids = (ids.stop,)
         turns.append(_sampled(subject, ids, sampling))
     return turns
 
@@ -70,7 +74,7 @@ def turns_anyhow(subject: Subject, conversation: Conversation) -> list[tuple[int
     for number, exchange in enumerate(conversation.exchanges):
         ids = canonical_turn(subject, conversation, number)
         if isinstance(ids, Missing):
-            ids = (*subject.tokenizer.encode("said"), min(subject.renderer.stop_ids))
+            ids = (*subject.tokenizer.encode("said"), ids.stop)
         turns.append(_sampled(subject, ids, exchange.sampling))
     return turns
 

@@ -28,9 +28,9 @@ from agentkit.protocols import (
     ToolContext,
     ToolSpec,
     Trajectory,
+    call_id,
 )
 from agentkit.testing.alignment.conversations import Conversation
-from agentkit.testing.alignment.report import Misaligned
 from agentkit.testing.alignment.subject import Subject
 from agentkit.testing.clocks import virtual_asyncio
 from agentkit.testing.fakes import MemorySink
@@ -42,6 +42,8 @@ _BUDGET = Budget(max_tokens=2**30, max_turns=2**20, trajectory_s=1e6, generation
 class Played:
     """What came of a conversation: the record, each prompt as the model got it, and why it ended early, if it did.
 
+    `is_broken` says that no bridge refused in due form, but something raised.
+
     After the last exchange the policy is asked once more and says nothing but a stop token, so the last chain ends with
     the whole prompt of the next turn, and that token.
     """
@@ -50,6 +52,7 @@ class Played:
     prompts: tuple[tuple[int, ...], ...]
     deltas: tuple[ChainDelta, ...]
     refused: str | None
+    is_broken: bool
 
     @property
     def ids(self) -> list[int]:
@@ -72,11 +75,7 @@ class Course:
 def play(
     subject: Subject, conversation: Conversation, turns: Sequence[Sequence[int]], course: Course | None = None
 ) -> Played:
-    """Play `conversation` on virtual time, `turns[k]` being what is sampled in turn `k`. Not inside an event loop.
-
-    Raises:
-        Misaligned: the rollout came to another end than the play's.
-    """
+    """Play `conversation` on virtual time, `turns[k]` being what is sampled in turn `k`. Not inside an event loop."""
     stage = _Stage(subject, conversation, turns, course or Course())
     backend, options = virtual_asyncio()
     return anyio.run(stage.perform, backend=backend, backend_options=options)
@@ -108,10 +107,13 @@ class _Stage:
         )
         async with Pool(agent, sink=sink, max_rollouts=1) as pool:
             trajectory = await pool.start(Task("alignment", list(self.conversation.opening))).result()
-        if trajectory.exit_reason is not ExitReason.FINISHED and self.course.drops_a_logprob is None:
-            raise Misaligned(f"the rollout ended as {trajectory.exit_reason}: {trajectory.error}")
+        broken = None
+        if trajectory.exit_reason is not ExitReason.FINISHED:
+            *_, said = (trajectory.error or "").strip().splitlines() or [""]
+            broken = f"the rollout ended as {trajectory.exit_reason}: {said}"
         deltas = tuple(sink.deltas.get(trajectory.key, ()))
-        return Played(trajectory, tuple(self.prompts), deltas, self.refused[0] if self.refused else None)
+        refused = self.refused[0] if self.refused else broken
+        return Played(trajectory, tuple(self.prompts), deltas, refused, broken is not None)
 
     async def loop(self, rollout: Rollout) -> None:
         try:
@@ -186,7 +188,7 @@ def numbered(conversation: Conversation) -> Conversation:
     """`conversation` with the ids that a rollout gives to calls, so that both speak of the same ones."""
     exchanges = []
     for turn, exchange in enumerate(conversation.exchanges):
-        ids = {call.id: f"call_{turn}_{n}" for n, call in enumerate(exchange.said.tool_calls)}
+        ids = {call.id: call_id(turn, n) for n, call in enumerate(exchange.said.tool_calls)}
         calls = tuple(ToolCall(ids[call.id], call.name, call.arguments) for call in exchange.said.tool_calls)
         new = tuple(
             message if message.tool_call_id is None else evolve(message, tool_call_id=ids[message.tool_call_id])

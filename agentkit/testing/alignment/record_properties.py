@@ -171,10 +171,7 @@ def _expect_chains(what: str, expected: Sequence[Chain], found: Sequence[Chain],
 
 
 def _played(subject: Subject, conversation: Conversation, pick: int) -> tuple[list[tuple[int, ...]], Played | None]:
-    """What was sampled and what came of it; nothing where the template refuses the opening."""
-    try:
-        subject.oracle.render(conversation.opening, conversation.tools, generation_prompt=True)
-    except Exception:  # the template is the user's code
-        return [], None
+    """What was sampled, and what came of it; nothing where the policy was never asked."""
     turns = turns_anyhow(subject, conversation)
-    return turns, play(subject, conversation, turns, Course(chunk=1 << (pick % 5)))
+    played = play(subject, conversation, turns, Course(chunk=1 << (pick % 5)))
+    return turns, played if played.prompts else None

@@ -65,7 +65,7 @@ def search(subject: Subject, prop: Property, *, examples: int = 30, seed: int = 
         if failing and seen[0] > failing_at[0] + _SHRINKS and case not in failing:
             return  # small enough
         try:
-            seen[1] += prop.check(subject, conversation, pick)
+            seen[1] += _opens(subject, conversation) and prop.check(subject, conversation, pick)
         except Misaligned as error:
             note(case, conversation, str(error))
             raise
@@ -82,6 +82,15 @@ def search(subject: Subject, prop: Property, *, examples: int = 30, seed: int = 
         found = Counterexample(prop.name, prop.says, conversation, difference, prop.advice, seed)
         return Finding(prop, seen[0], seen[1], found)
     return Finding(prop, seen[0], seen[1])
+
+
+def _opens(subject: Subject, conversation: Conversation) -> bool:
+    """Whether the template takes what the conversation opens with; else no rollout comes to its first turn."""
+    try:
+        subject.oracle.render(conversation.opening, conversation.tools, generation_prompt=True)
+    except Exception:  # the template is the user's code
+        return False
+    return True
 
 
 def find_all(

@@ -26,6 +26,7 @@ _ODD = (
     "\ue000", "\U000f0000", "\U0010f000", "\U0010f001", "\U0010fffd", "\ud83d", "\udc00", "\ufffd",
     "</tool_response>", "<tool_response>", "{{ x }}", "{% raw %}", "None", "null", "false",
 )  # fmt: skip
+_EDGES = ("\n", " ", "\n\n", "7", "\t")  # what merges with the text around it
 _JSON_TEXTS = ('{"a": [1, 2.50, "x"], "b": null}', "[]", '{"a":"\\u00e9\\n"}', "```json\n{}\n```")
 
 
@@ -47,7 +48,8 @@ def tool_outputs(tokenizer: Tokenizer | None = None, *, max_parts: int = 4) -> s
     Odd white space, combining characters, emoji that are joined, digits, JSON, private-use characters, lone surrogates,
     terminal escapes, and with a `tokenizer` the texts of its control tokens and pieces of them.
     """
-    parts = st.sampled_from(("a", "ok", "b c")) | st.sampled_from(_ODD) | st.sampled_from(_JSON_TEXTS)
+    parts = st.sampled_from(("a", "ok", "b c")) | st.sampled_from(_EDGES) | st.sampled_from(_ODD)
+    parts |= st.sampled_from(_JSON_TEXTS)
     parts |= st.text(max_size=4)
     if tokenizer is not None:
         parts |= control_texts(tokenizer)

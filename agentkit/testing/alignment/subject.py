@@ -1,8 +1,10 @@
 """What is under test: a renderer, the template's own full renders, and the tools that the policy is shown."""
 
+import re
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from attrs import evolve, frozen
@@ -12,6 +14,8 @@ from agentkit.protocols import Json, Message, Renderer, Tokenizer, ToolSpec, use
 from agentkit.testing.alignment.oracles import HFOracle, Oracle
 from agentkit.tokens import Mode
 
+_CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+
 PROBE = ToolSpec(
     "look_up",
     "Looks something up.",
@@ -19,7 +23,6 @@ PROBE = ToolSpec(
 )
 
 _INTEGRATION = "agentkit_hf"  # by name: it stands above this package, and what it makes is what users train with
-_TODAY = date(2026, 1, 31)  # a template that writes the date writes this one: no test runs across midnight
 
 
 @frozen(kw_only=True)
@@ -45,8 +48,9 @@ class Subject:
 
     @property
     def is_certified(self) -> bool:
-        """Whether the renderer says that its template never changes what it has written."""
-        return not getattr(self.renderer, "rewrites", ())
+        """Whether the renderer says that its template takes every append and never changes what it has written."""
+        certificate = getattr(self.renderer, "certificate", None)
+        return not getattr(self.renderer, "rewrites", ()) and not getattr(certificate, "refusals", ())
 
 
 def subject_of(
@@ -74,8 +78,8 @@ def subject_of(
         tokenizer = import_module(f"{_INTEGRATION}.loading").load_tokenizer(tokenizer)
     if renderer is None:
         # whether something is rewritten is a result of the test, no reason not to make it
-        options = {"today": _TODAY, **options, "allow_rewrites": True}
-        renderer = import_module(_INTEGRATION).hf_renderer(tokenizer, reasoning=reasoning, **options)
+        made = {**options, "allow_rewrites": True}
+        renderer = import_module(_INTEGRATION).hf_renderer(tokenizer, reasoning=reasoning, **made)
     if oracle is None:
         oracle = HFOracle(tokenizer, **_template_options(tokenizer, options))
     text = cast("Any", renderer)
@@ -96,7 +100,7 @@ def subject_of(
         subject,
         opens_with_system=bool(options.get("with_system", True)) and _takes_system(subject),
         shows_tools=bool(tools) or _shows_tools(subject),
-        keeps_text=_keeps_text(subject.tokenizer),
+        keeps_text=_keeps_text(subject),
     )
 
 
@@ -104,19 +108,16 @@ def _template_options(hf: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """What `transformers` is told: not what is for the renderer alone, and the template as text."""
     ours = ("family", "allow_rewrites", "keep_history", "with_system", "today")
     passed = {name: value for name, value in options.items() if name not in ours}
-    if (today := options.get("today")) is not None:  # both read the same clock
-        day = date.fromisoformat(today) if isinstance(today, str) else today
-        passed["strftime_now"] = datetime.combine(day, time()).strftime
-    given = passed.get("chat_template")
+    given = passed.pop("chat_template", None)
+    own = getattr(hf, "chat_template", None)
     if isinstance(given, str) and "{%" not in given and "{{" not in given:
-        named = getattr(hf, "chat_template", None)
-        if isinstance(named, dict) and given in named:
-            passed["chat_template"] = named[given]
-        else:
-            with open(given, encoding="utf-8") as file:
-                passed["chat_template"] = file.read()
-    elif given is None:
-        passed.pop("chat_template", None)
+        named = own.get(given) if isinstance(own, dict) else None
+        given = Path(given).expanduser().read_text(encoding="utf-8") if named is None else named
+    if (today := options.get("today")) is not None:
+        day = date.fromisoformat(today) if isinstance(today, str) else today
+        given = _CLOCK.sub(lambda found: repr(day.strftime(found[2])), str(own if given is None else given))
+    if given is not None:
+        passed["chat_template"] = given
     return passed
 
 
@@ -147,7 +148,11 @@ def _shows_tools(subject: Subject) -> bool:
     return subject.tools[0].name in text
 
 
-def _keeps_text(tokenizer: Tokenizer) -> bool:
-    return all(
-        tokenizer.decode(list(tokenizer.encode(text))) == text for text in (" a  b", "\n\nx ", "<", "1 + 1\t", "\u00e9")
-    )
+def _keeps_text(subject: Subject) -> bool:
+    said = [user(" a  b\n\n<\t1 + 1 \u00e9"), Message("assistant", "\n.")]
+    try:
+        text = subject.oracle.render(said, (), generation_prompt=True)
+        ids = subject.oracle.encode(said, (), generation_prompt=True)
+    except Exception:  # it takes no conversation that ends so
+        return False
+    return subject.tokenizer.decode(list(ids)) == text

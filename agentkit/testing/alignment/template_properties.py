@@ -29,7 +29,7 @@ def the_chain_is_the_full_render(subject: Subject, conversation: Conversation, p
         return _expect_refusal(subject, conversation, turns)
     played = play(subject, conversation, turns)
     if played.refused is not None:
-        return _expect_declared(subject, played.refused)
+        return _expect_declared(subject, played)
     full = _full(subject, conversation)
     if full is None:
         return False
@@ -107,13 +107,13 @@ def content_reads_as_the_template_writes_it(subject: Subject, conversation: Conv
     """Decoded, a chain says what the template writes, hostile content included, not a character more or less."""
     del pick
     try:
-        text = subject.oracle.render(conversation.messages, conversation.tools, generation_prompt=True)
+        ids = subject.oracle.encode(conversation.messages, conversation.tools, generation_prompt=True)
         prompt = subject.renderer.prompt(conversation.messages, conversation.tools)
     except Misaligned:
         raise
     except Exception as error:
         return _both_refuse(subject, conversation, error)
-    one, other = _legible(subject, text), _legible(subject, subject.tokenizer.decode(list(prompt)))
+    one, other = (_legible(subject, subject.tokenizer.decode(list(each))) for each in (ids, prompt))
     if one != other:
         at = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
         raise Misaligned(f"the template writes {one[at : at + 60]!r}\nthe prompt reads    {other[at : at + 60]!r}")
@@ -210,9 +210,11 @@ def refusals_were_declared(subject: Subject, conversation: Conversation, pick: i
     del pick
     turns = sampled_turns(subject, conversation)
     if isinstance(turns, Missing):
-        return _expect_refusal(subject, conversation, turns)
-    refused = play(subject, conversation, turns).refused
-    return _expect_declared(subject, refused) if refused is not None else True
+        if not turns.is_refusal:
+            return _expect_refusal(subject, conversation, turns)
+        turns = turns_anyhow(subject, conversation)
+    played = play(subject, conversation, turns)
+    return _expect_declared(subject, played) if played.refused is not None else True
 
 
 def _expect_refusal(subject: Subject, conversation: Conversation, missing: Missing) -> bool:
@@ -224,12 +226,14 @@ def _expect_refusal(subject: Subject, conversation: Conversation, missing: Missi
     turns = sampled_turns(subject, anyhow)
     if isinstance(turns, Missing):
         return False
-    refused = play(subject, anyhow, turns).refused
-    expect(refused is not None, f"the bridge appends, but {missing.why}: no chain can be the full render")
-    return _expect_declared(subject, refused or "")
+    played = play(subject, anyhow, turns)
+    expect(played.refused is not None, f"the bridge appends, but {missing.why}: no chain can be the full render")
+    return _expect_declared(subject, played)
 
 
-def _expect_declared(subject: Subject, refused: str) -> bool:
+def _expect_declared(subject: Subject, played: Played) -> bool:
+    refused = played.refused or ""
+    expect(not played.is_broken, refused)
     expect(not subject.is_certified, f"the renderer says that nothing is rewritten, yet its bridge refuses: {refused}")
     return True
 
