@@ -38,6 +38,7 @@ from agentkit.tokens.ledger import join as join
 from agentkit.tokens.media import Images as Images
 from agentkit.tokens.media import collapse as collapse
 from agentkit.tokens.media import open_image as open_image
+from agentkit.tokens.media import shown_in as shown_in
 from agentkit.tokens.renderer import TemplateRenderer as TemplateRenderer
 from agentkit.tokens.renderer import byte_chatml as byte_chatml
 from agentkit.tokens.safe import SafeEncoder as SafeEncoder

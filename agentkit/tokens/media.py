@@ -9,6 +9,7 @@ from agentkit.errors import ConfigError
 from agentkit.extras import require
 from agentkit.protocols.media import MediaError, Medium, Placed, PlacesMedia
 from agentkit.protocols.messages import Message
+from agentkit.protocols.trajectory import Trajectory
 
 
 class Images:
@@ -86,7 +87,7 @@ class Shown:
         Raises:
             MediaError: the renderer knows no media, or the ids have not one place of the right length for each.
         """
-        media = [medium for message in messages if message.parts for medium in message.media]
+        media = _media(messages)
         if self._renderer is None:
             if media:
                 raise MediaError(
@@ -109,3 +110,43 @@ class Shown:
         """What stands in the first `length` tokens of `chain`, in order."""
         shown = self._chains.get(chain)
         return tuple(each for each in shown if each.stop <= length) if shown else ()
+
+
+def shown_in(trajectory: Trajectory, chain: int, renderer: PlacesMedia) -> tuple[Placed, ...]:
+    """Where the media of a sealed chain stand, in order: what a trainer runs the model with, beside the chain's ids.
+
+    The conversation that led to the chain is read from the trajectory, and its media are found in the ids again.
+
+    Raises:
+        MediaError: they do not agree: `renderer` is not the one that the chain was made with.
+    """
+    ids = trajectory.chains[chain].token_ids
+    turns = [turn.index for turn in trajectory.turns if turn.chain == chain]
+    before = _said_before(trajectory, max(turns)) if turns else list(trajectory.prompt)
+    after = [seen.message() for seen in trajectory.turns[max(turns)].observations] if turns else []
+    try:
+        return renderer.place(ids, _media(before))
+    except MediaError:
+        if not any(message.parts for message in after):
+            raise
+    return renderer.place(ids, _media([*before, *after]))  # they were put before a policy that sampled nothing
+
+
+def _said_before(trajectory: Trajectory, turn: int) -> list[Message]:
+    """What was before the policy in a turn, its own turns apart."""
+    path = [turn]
+    while (earlier := min(trajectory.turns[path[-1]].previous, path[-1] - 1)) >= 0:
+        path.append(earlier)
+    said = list(trajectory.prompt)
+    for index in reversed(path):
+        each = trajectory.turns[index]
+        if each.is_rewrite:
+            said.clear()
+        said += each.heard
+        if index != turn:
+            said += [observation.message() for observation in each.observations]
+    return said
+
+
+def _media(messages: Sequence[Message]) -> list[Medium]:
+    return [medium for message in messages if message.parts for medium in message.media]

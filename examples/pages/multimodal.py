@@ -11,6 +11,7 @@ import agentkit as ak
 from agentkit.journal import Journal, JournalReader
 from agentkit.parsing import HermesParser
 from agentkit.protocols import EmitText, MessageRequest
+from agentkit.tokens import shown_in
 
 
 def screen() -> bytes:
@@ -73,9 +74,8 @@ async def with_vllm(folder: str, **engine: Any) -> tuple[ak.Trajectory, Any]:
     async with VLLMModel(folder, renderer=renderer, parser=HermesParser(), engine=engine) as model:
         agent = ak.Agent(model, budget=ak.Budget(max_tokens=512))
         trajectory = await agent.run(ak.Task("t", [ak.user("What is this? ", ak.image(screen()))]))
-    media = [medium for message in trajectory.prompt for medium in message.media]
-    features = renderer.features(media)  # pixel_values and the like, for the trainer
-    assert renderer.place(trajectory.chains[0].token_ids, media)  # where in the chain each image stands
+    placed = shown_in(trajectory, 0, renderer)  # where in the chain each image stands
+    features = renderer.features([each.medium for each in placed])  # pixel_values and the like, for the trainer
     return trajectory, features
 
 

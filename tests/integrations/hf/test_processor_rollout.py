@@ -26,7 +26,7 @@ from agentkit.protocols import (
     TokenRequest,
     image,
 )
-from agentkit.tokens import collapse
+from agentkit.tokens import collapse, shown_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*PyTorch was not found.*")
 
@@ -117,7 +117,7 @@ async def test_model_is_shown_all_of_the_chain_and_each_where_it_stands(tokenize
         said, tools=[{"type": "function", "function": function}], add_generation_prompt=True, tokenize=True
     )
     assert model.asked[-1][0] == list(oracle[0])
-    assert renderer.place(chain.token_ids, SHOTS[:3]) == tuple(model.asked[-1][1])
+    assert shown_in(trajectory, 0, renderer) == tuple(model.asked[-1][1])
 
 
 def shown(medium: Medium) -> dict[str, Any]:
@@ -135,9 +135,10 @@ async def test_trajectory_with_images_is_readable_afterwards(tokenizer, renderer
         read = list(reader.trajectories())
     assert read == made
     (trajectory,) = read
-    media = [*trajectory.prompt[0].media, *trajectory.turns[0].observations[0].message().media]
-    assert media == SHOTS[:2]
-    assert len(renderer.place(trajectory.chains[0].token_ids, media)) == 2
+    shown = shown_in(trajectory, 0, renderer)
+    assert [placed.medium for placed in shown] == SHOTS[:2]
+    features = renderer.features([placed.medium for placed in shown])
+    assert features["image_grid_thw"].shape == (2, 3)
 
 
 async def test_model_without_eyes_is_not_asked(tokenizer, renderer) -> None:
@@ -169,5 +170,25 @@ async def test_policy_that_samples_a_place_for_media_never_misaligns_them(tokeni
     else:
         prompt, media = model.asked[1]
         assert [placed.medium for placed in media] == SHOTS[:2]
+        assert shown_in(trajectory, 1, renderer) == tuple(media)
         assert prompt.count(pad) == sum(placed.stop - placed.start for placed in media)
         assert array("i", sampled) not in [array("i", prompt[at : at + len(sampled)]) for at in range(len(prompt))]
+
+
+async def compacting(rollout: ak.Rollout) -> None:
+    """Forgets all but the last screenshot after two turns, and goes on."""
+    async for action in rollout:
+        await rollout.act(action)
+        if rollout.turns == 2:
+            rollout.rewrite([ak.user("You clicked twice. The screen: ", SHOTS[2]), ak.user("Go on.")])
+
+
+async def test_each_chain_of_a_rewritten_history_shows_its_own(tokenizer, renderer) -> None:
+    model = Scripted(tokenizer, [CLICK, CLICK, CLICK, "dark"])
+    trajectory = await agent(model, renderer, loop=compacting).run(TASK)
+    assert trajectory.exit_reason is ExitReason.FINISHED, trajectory.error
+    assert len(trajectory.chains) == 2
+    of_first, of_second = ([placed.medium for placed in shown_in(trajectory, n, renderer)] for n in (0, 1))
+    assert of_first == SHOTS[:2]
+    assert of_second == [SHOTS[2], SHOTS[3]]
+    assert shown_in(trajectory, 1, renderer) == tuple(model.asked[-1][1])
