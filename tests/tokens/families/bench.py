@@ -1,7 +1,7 @@
 """A specimen under test: the renderers made for it, and what its template writes by itself.
 
-Nothing here asks our encoder, splicer or certifier what is right: renders and ids are those of `transformers`, and where
-a turn ends is told by the table below.
+Nothing here asks our encoder, splicer or certifier what is right: renders and ids are those of `transformers`, and
+where a turn ends is told by the table below.
 """
 
 import json
@@ -19,7 +19,7 @@ from agentkit.testing.alignment import HFOracle, Subject, subject_of
 from agentkit.tokens import HFTemplate, Mode, TemplateRenderer
 from tests.vocabularies import Specimen, load, specimen_named
 
-# The control tokens that end a turn, by line of models: as their model cards and templates say, not as families.py does.
+# The control tokens that end a turn, by line of models: as model cards and templates say, not as families.py does.
 ENDS: Mapping[str, tuple[str, ...]] = {
     "qwen": ("<|im_end|>",),
     "kimi": ("<|im_end|>",),
@@ -131,9 +131,22 @@ class Bench:
             return True
 
     @cached_property
+    def shows_reasoning(self) -> bool:
+        """Whether the template writes the reasoning of the last turn."""
+        said = Message("assistant", "said", reasoning="thought 1")
+        return "thought 1" in self.text([ASKED, said], self.shown, generation_prompt=False)
+
+    @cached_property
     def shown(self) -> tuple[ToolSpec, ...]:
         """The tools, where the template shows tools."""
         return TOOLS if self.subject.shows_tools else ()
+
+    @cached_property
+    def guarded(self) -> HFOracle:
+        """The full renders of `transformers` with its own guard against control tokens in what is said."""
+        hf = copy(self.hf)
+        hf.chat_control_tokens = list(self.control)
+        return HFOracle(hf, sanitize_control_tokens=True, **self.specimen.kwargs)
 
     @property
     def plain(self) -> Callable[[str], list[int]]:
@@ -185,7 +198,7 @@ class Bench:
             text = self.text([*before, action, *new], tools)
         except Exception as error:  # the template refuses in its own words
             return f"{type(error).__name__}: {error}"
-        said = [each for each in (action.reasoning, action.content) if each]
+        said = [each for each in (action.reasoning if self.shows_reasoning else "", action.content) if each]
         said += [str(call.arguments["cmd"]) for call in action.tool_calls if self.shows_calls]
         place = text.rfind(said[-1])
         if place < 0:

@@ -1,0 +1,31 @@
+"""Every property of alignment, over every specimen: as training wants it, and with `keep_history`.
+
+`AGENTKIT_HYPOTHESIS=deep` tries 2,000 conversations of each specimen; otherwise it is a few for each property.
+"""
+
+import os
+
+import pytest
+
+from agentkit.testing.alignment import PROPERTIES, Property, search
+from tests.tokens.families.bench import Bench
+
+DEEP = os.environ.get("AGENTKIT_HYPOTHESIS") == "deep"
+EXAMPLES = -(-2000 // len(PROPERTIES)) if DEEP else 2
+SEED = int(os.environ.get("AGENTKIT_ALIGNMENT_SEED", "0"))
+
+
+def check(bench: Bench, kind: str, prop: Property) -> None:
+    finding = search(getattr(bench, kind), prop, examples=EXAMPLES, seed=SEED)
+    assert finding.counterexample is None, f"{bench.name}, {kind}: {finding.counterexample}"
+
+
+@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda each: each.name)
+def test_property_holds(bench: Bench, prop: Property) -> None:
+    check(bench, "subject", prop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda each: each.name)
+def test_property_holds_where_history_is_kept(bench: Bench, prop: Property) -> None:
+    check(bench, "kept", prop)
