@@ -26,8 +26,9 @@ def tell_end(trajectory: Trajectory) -> None:
     parts += [f"score {grade.value}"] if grade is not None and grade.value is not None else []
     parts += [f"stuck {', '.join(trajectory.stuck)}"] if trajectory.stuck else []
     text = f"ends: {', '.join(parts)}, after {len(trajectory.turns)} turns and {trajectory.timings.total_s:.1f} s"
-    if trajectory.turns and trajectory.turns[-1].finish is FinishReason.ABORTED:
-        text += f"\ncut short: {trajectory.turns[-1].action.text}"
+    path = trajectory.path()
+    if path and path[-1].finish is FinishReason.ABORTED:
+        text += f"\ncut short: {path[-1].action.text}"
     for fault in (trajectory.error, None if grade is None else grade.error):
         text += "" if fault is None else f"\n{fault.rstrip()}"
     logger.debug("%s", text)

@@ -141,7 +141,7 @@ def _turn(page: _Page, turn: Turn) -> None:
     where = f"chain {turn.chain} tokens {turn.start}-{turn.stop}  " if turn.chain >= 0 else ""
     waited = f"queued {turn.queued_s:.2f} s, " if turn.queued_s else ""
     times = f"{waited}generation {turn.generation_s:.2f} s, tool {turn.tool_s:.2f} s"
-    page.title(f"turn {turn.index}  {where}{turn.finish.value}  {times}")
+    page.title(f"turn {turn.index}{_followed(turn)}  {where}{turn.finish.value}  {times}")
     page.say("sampled", turn.action.text, Style.SAMPLED)
     for attempt in turn.action.attempts:
         match attempt:
@@ -155,6 +155,13 @@ def _turn(page: _Page, turn: Turn) -> None:
         page.say(label, observation.content, Style.DIM if good else Style.FAULT)
         if not good or observation.done:
             page.say("", f"[{observation.status.value}{', done' if observation.done else ''}]", Style.DIM)
+
+
+def _followed(turn: Turn) -> str:
+    """Which turn it went on from, where that is not the one before."""
+    if turn.follows is None:
+        return ""
+    return " from the start" if turn.follows < 0 else f" after turn {turn.follows}"
 
 
 def _span(page: _Page, chain: Chain, span: Span, decode: Decode | None) -> None:

@@ -7,7 +7,7 @@ from agentkit.protocols.trajectory import Trajectory
 def exact_match(expected_key: str = "answer") -> Reward[object]:
     """1.0 where the answer is, but for surrounding blanks, the text in the task's data under `expected_key`.
 
-    The answer is what the `finish` tool was given, else the content of the last turn. A trajectory without the key is
+    The answer is what the `finish` tool was given, else the content of the last turn of the conversation as it ended. A trajectory without the key is
     a fault of whoever made the task: the reward raises, and the grade is an error.
     """
 
@@ -21,9 +21,10 @@ def exact_match(expected_key: str = "answer") -> Reward[object]:
 
 def answer_of(trajectory: Trajectory) -> str:
     """What the policy gave as its final answer; empty where it gave none."""
-    if not trajectory.turns:
+    path = trajectory.path()
+    if not path:
         return ""
-    last = trajectory.turns[-1]
+    last = path[-1]
     for observation in last.observations:
         if observation.done and "answer" in observation.metadata:
             return str(observation.metadata["answer"])

@@ -276,3 +276,10 @@ def test_output_survives_a_closed_pipe_and_a_narrow_encoding(run: Path) -> None:
     narrow = subprocess.run(command.split(), capture_output=True, env=env, check=False)
     assert narrow.returncode == 0
     assert narrow.stdout.isascii()
+
+
+def test_a_turn_that_goes_on_from_an_earlier_one_says_so() -> None:
+    turns = (TURN, evolve(TURN, index=1), evolve(TURN, index=2, follows=0), evolve(TURN, index=3, follows=-1))
+    lines = render_trajectory(evolve(SEALED, turns=turns)).splitlines()
+    marks = [line.split("  ")[0] for line in lines if line.startswith("turn ")]
+    assert marks == ["turn 0", "turn 1", "turn 2 after turn 0", "turn 3 from the start"]

@@ -127,3 +127,9 @@ async def test_exact_match_compares_the_final_answer():
 def test_a_trajectory_without_turns_has_an_empty_answer():
     assert answer_of(trajectory_of()) == ""
     assert answer_of(trajectory_of(FINISHED)) == " 42\n"
+
+
+def test_the_answer_is_that_of_the_conversation_as_it_ended():
+    kept, dropped = Turn(0, Action("kept", "kept")), Turn(1, Action("dropped", "dropped"), follows=-1)
+    trajectory = Trajectory(RolloutKey("t", 0), (), (), (kept, dropped), ExitReason.FINISHED, task=Task("t"), tip=0)
+    assert answer_of(trajectory) == "kept"
