@@ -7,8 +7,8 @@ from agentkit.protocols.trajectory import Trajectory
 def exact_match(expected_key: str = "answer") -> Reward[object]:
     """1.0 where the answer is, but for surrounding blanks, the text in the task's data under `expected_key`.
 
-    The answer is what the `finish` tool was given, else the content of the last turn of the conversation as it ended. A trajectory without the key is
-    a fault of whoever made the task: the reward raises, and the grade is an error.
+    The answer is what the `finish` tool was given, else the content of the last turn of the conversation as it ended. A
+    trajectory without the key is a fault of whoever made the task: the reward raises, and the grade is an error.
     """
 
     async def reward(trajectory: Trajectory, env: object, /) -> float:
