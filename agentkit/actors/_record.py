@@ -53,6 +53,8 @@ class OpenTurn:
     heard: tuple[Message, ...] = ()
     is_rewrite: bool = False
     follows: int | None = None
+    stop_string: str | None = None
+    min_tokens: int = 0
     interrupted: bool = False
 
     def seal(self) -> Turn:
@@ -70,6 +72,8 @@ class OpenTurn:
             self.heard,
             self.is_rewrite,
             self.follows,
+            self.stop_string,
+            self.min_tokens,
         )
 
 

@@ -114,6 +114,8 @@ class Sampler:
                 turn.generation_s = bounds.now() - started
                 if finish is not None or generation.emitted or is_cut:
                     turn.action = generation.read(finish)
+                    if finish is not None:
+                        turn.stop_string, turn.min_tokens = finish.stop_string, finish.min_tokens
                     record.open(turn, generation.said(turn.action, finish))
         if fault is not None:
             raise self._end(_exit_reason(fault), fault) from fault

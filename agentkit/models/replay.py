@@ -73,7 +73,9 @@ class ReplayModel:
                 )
             )
             await checkpoint()
-        return Finish(turn.finish if stop == turn.stop else FinishReason.LENGTH)
+        if stop < turn.stop:
+            return Finish(FinishReason.LENGTH)
+        return Finish(turn.finish, stop_string=turn.stop_string, min_tokens=turn.min_tokens)
 
 
 def _pieces(spans: Sequence[Span], start: int, stop: int) -> list[Span]:

@@ -70,7 +70,8 @@ class Parsed:
 class Action:
     """One generation of the policy.
 
-    `text` is the sampled text, verbatim; `content`, `reasoning` and `attempts` are what the parser made of it.
+    `text` is the sampled text, verbatim; `content`, `reasoning` and `attempts` are what the parser made of it. Behind a
+    stop string that ended in the middle of a token, `text` goes on to the end of the token, the others do not.
     """
 
     text: str

@@ -97,7 +97,8 @@ class Turn:
     `queued_s` is time spent waiting for a generation permit, before `generation_s`. `heard` is what was said to the
     policy since the turn before, its observations apart: by the loop or by a user; where `is_rewrite`, the history was
     replaced by it. `follows` is the turn that the conversation went on from, where that is not the one before: the loop
-    had gone back to it, or it was the candidate taken; -1 is the prompt.
+    had gone back to it, or it was the candidate taken; -1 is the prompt. `stop_string` is the one that ended the
+    generation, counted from token `min_tokens` on: the action was read up to its end, which may lie within a token.
     """
 
     index: int
@@ -112,6 +113,8 @@ class Turn:
     heard: tuple[Message, ...] = ()
     is_rewrite: bool = False
     follows: int | None = None
+    stop_string: str | None = None
+    min_tokens: int = 0
 
     @property
     def previous(self) -> int:

@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentkit.actors import Agent
 from agentkit.errors import ConfigError, ContextOverflow, ModelError
 from agentkit.models import ReplayModel
+from agentkit.parsing import HermesParser
 from agentkit.protocols import (
     Action,
     Chain,
+    EmitTokens,
     ExitReason,
     Finish,
     FinishReason,
@@ -115,3 +118,27 @@ async def test_a_smaller_token_limit_cuts():
 def test_a_record_without_tokens_cannot_be_replayed():
     with pytest.raises(ConfigError, match="t#0 holds no sampled tokens"):
         ReplayModel(trajectory_of(Turn(0, Action("a")), chains=()))
+
+
+async def test_a_stop_string_within_a_token_is_replayed() -> None:
+    renderer = byte_chatml()
+
+    class Stopping:
+        """Ends with a stop string in the middle of its last token."""
+
+        parser = HermesParser()
+
+        def __init__(self) -> None:
+            self.renderer = renderer
+
+        async def sample_tokens(self, request: TokenRequest, emit: EmitTokens, /) -> Finish:
+            ids = list(renderer.tokenizer.encode("<answer>4</answer>\n"))
+            emit(TokenChunk(ids, [-0.5] * len(ids)))
+            return Finish(stop_string="</answer>")
+
+    recorded = await Agent(Stopping()).run("2 + 2?")
+    (turn,) = recorded.turns
+    assert (turn.action.text, turn.action.content) == ("<answer>4</answer>\n", "<answer>4</answer>")
+    again = await Agent(ReplayModel(recorded, renderer=renderer, parser=HermesParser())).run("2 + 2?")
+    assert again.turns[0].action == turn.action
+    assert (turn.stop_string, again.turns[0].stop_string) == ("</answer>", "</answer>")
