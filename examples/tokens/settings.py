@@ -16,13 +16,16 @@ from agentkit.errors import ConfigError
 
 def dates(tokenizer: Any) -> None:
     # --8<-- [start:dates]
-    renderer = hf_renderer(tokenizer, keep_history=True)  # an agent holds the date at which each rollout started
-    assert renderer.certificate.moves
-    started = renderer.dated(datetime(2026, 11, 30, 23, 59))
     question = [ak.user("What day is it?")]
+    renderer = hf_renderer(tokenizer, keep_history=True)
+    assert renderer.certificate.moves  # the template reads the clock
+
+    # What an agent does when a rollout starts.
+    started = renderer.dated(datetime(2026, 11, 30, 23, 59))
     assert "30 Nov 2026" in renderer.tokenizer.decode(started.prompt(question, ()))
 
-    always = hf_renderer(tokenizer, keep_history=True, today="2026-01-01")  # for runs to be repeated
+    # For all rollouts, so that a run can be repeated on another day.
+    always = hf_renderer(tokenizer, keep_history=True, today="2026-01-01")
     assert "01 Jan 2026" in renderer.tokenizer.decode(always.prompt(question, ()))
     # --8<-- [end:dates]
     assert not always.certificate.moves
@@ -34,13 +37,15 @@ def dates(tokenizer: Any) -> None:
 
 def system(tokenizer: Any) -> None:
     # --8<-- [start:system]
-    assert "what follows a turn hangs on more than the turn" in "".join(certify(tokenizer).refusals)
+    moved = "what follows a turn hangs on more than the turn"
+    assert moved in "".join(certify(tokenizer).refusals)
+
     renderer = hf_renderer(tokenizer, with_system=False, keep_history=True)
-    assert "what follows a turn hangs on more than the turn" not in "".join(renderer.certificate.refusals)
+    assert moved not in "".join(renderer.certificate.refusals)
     try:
         renderer.prompt([ak.system("Be brief."), ak.user("Hello.")], ())
     except ConfigError as error:
-        print(error)
+        print(error)  # a system message all the same: leave one of them out
     # --8<-- [end:system]
 
 
