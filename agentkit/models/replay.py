@@ -20,6 +20,9 @@ class ReplayModel:
     by token: a replay that runs to its end proves that the loop around it renders as it did then.
     """
 
+    takes_media = True
+    """What is shown changes nothing here."""
+
     def __init__(
         self, trajectory: Trajectory, *, renderer: Renderer | None = None, parser: ToolParser | None = None
     ) -> None:

@@ -27,6 +27,9 @@ class ScriptedModel:
     as at a stop string, with no stop token sampled.
     """
 
+    takes_media = True
+    """What is shown changes nothing here."""
+
     def __init__(
         self,
         script: Script,

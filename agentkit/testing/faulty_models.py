@@ -181,6 +181,10 @@ class _TokenModel:
         self._model = model
         self._begin = begin
 
+    @property
+    def takes_media(self) -> bool:
+        return bool(getattr(self._model, "takes_media", False))
+
     async def sample_tokens(self, request: TokenRequest, emit: EmitTokens, /) -> Finish:
         generation = self._begin(request)
         return await generation.run(

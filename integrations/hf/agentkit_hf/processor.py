@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from agentkit.errors import ConfigError, NotAppendable
-from agentkit.protocols import MediaError, Medium, Message, Placed, ToolCall, ToolSpec, user
+from agentkit.protocols import MediaError, Medium, Message, Placed, Tokenizer, ToolCall, ToolSpec, user
 from agentkit.protocols.media import KINDS, Kind
-from agentkit.tokens import Certificate, TemplateRenderer
+from agentkit.tokens import Certificate, Family, TemplateRenderer
 from agentkit_hf.loading import load_processor
 from agentkit_hf.media import MediaProcessor
 from agentkit_hf.renderer import hf_renderer
@@ -55,9 +55,24 @@ class ProcessorRenderer:
         return self._media
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer this renderer encodes with."""
+        return self._renderer.tokenizer
+
+    @property
+    def family(self) -> Family:
+        """How the turns of this policy end."""
+        return self._renderer.family
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a turn when sampled."""
         return self._renderer.stop_ids
+
+    @property
+    def close_id(self) -> int | None:
+        """The id that closes a turn which was cut short, None where there is none."""
+        return self._renderer.close_id
 
     @property
     def holds_one_call(self) -> bool:

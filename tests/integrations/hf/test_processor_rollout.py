@@ -14,6 +14,7 @@ from PIL import Image
 import agentkit as ak
 from agentkit import ExitReason, Task
 from agentkit.journal import Journal, JournalReader
+from agentkit.models import ReplayModel, ScriptedModel
 from agentkit.parsing import HermesParser
 from agentkit.protocols import (
     EmitTokens,
@@ -192,3 +193,13 @@ async def test_each_chain_of_a_rewritten_history_shows_its_own(tokenizer, render
     assert of_first == SHOTS[:2]
     assert of_second == [SHOTS[2], SHOTS[3]]
     assert shown_in(trajectory, 1, renderer) == tuple(model.asked[-1][1])
+
+
+async def test_scripts_and_replays_run_agents_that_see(renderer) -> None:
+    script = ScriptedModel([CLICK, "dark"], renderer=renderer, parser=HermesParser())
+    first = await ak.Agent(script, tools=[clicking]).run(TASK)
+    assert first.exit_reason is ExitReason.FINISHED, first.error
+    assert [placed.medium for placed in shown_in(first, 0, renderer)] == SHOTS[:2]
+    replay = ReplayModel(first, renderer=renderer, parser=HermesParser())
+    again = await ak.Agent(replay, tools=[clicking]).run(TASK)
+    assert again.chains == first.chains
