@@ -26,14 +26,16 @@ def the_chain_is_the_full_render(subject: Subject, conversation: Conversation, p
     del pick
     turns = sampled_turns(subject, conversation)
     if isinstance(turns, Missing):
-        return _expect_refusal(subject, conversation, turns)
+        if not (turns.is_rewrite and subject.keeps_history):
+            return _expect_refusal(subject, conversation, turns)
+        turns = turns_anyhow(subject, conversation)
     played = play(subject, conversation, turns)
     if played.refused is not None:
         return _expect_declared(subject, played)
     full = _full(subject, conversation)
     if full is None:
         return False
-    if subject.keeps_history:
+    if subject.keeps_history:  # what was said stays as it was sampled: what is new must be the template's
         bridge = played.ids[played.trajectory.turns[-2].stop :]
         full, played_ids = full[-len(bridge) :], bridge
     else:
