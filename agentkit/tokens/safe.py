@@ -102,14 +102,11 @@ class SafeEncoder:
         """The text that was escaped."""
         if text.isascii():
             return text
-        if chr(_QUOTE) not in text:  # then each stand-in is just that, and nearly all are for edges
-            for char in self._edges:
-                stand_in = self._stand_ins[char]
-                if stand_in in text:
-                    text = text.replace(stand_in, char)
-            if text.isascii():
-                return text
-        return self._escaped.sub(self._original, text)
+        for char in self._edges:  # nearly all there is; a stand-in that was in the text is none any more
+            stand_in = self._stand_ins[char]
+            if stand_in in text:
+                text = text.replace(stand_in, char)
+        return text if text.isascii() else self._escaped.sub(self._original, text)
 
     def _is_inside(self, text: str) -> bool:
         """Whether `text` is a piece of a control token: its ends mostly tell that it is none."""
