@@ -179,7 +179,8 @@ def test_a_configuration_names_it(tokenizer: Any, tmp_path: Path):
     (tmp_path / "run.yaml").write_text(
         "name: hf\n"
         "model: {use: scripted, script: [done]}\n"
-        f"agent: {{renderer: {{use: hf, tokenizer: {tmp_path / 'tokenizer'}, reasoning: false, keep_history: true, today: 2026-11-30}}}}\n"
+        f"agent: {{renderer: {{use: hf, tokenizer: {tmp_path / 'tokenizer'}, "
+        "reasoning: false, keep_history: true, today: 2026-11-30}}\n"
         "dataset: {path: tasks.jsonl}\n"
     )
     renderer = load_config(tmp_path / "run.yaml").agent.renderer
