@@ -11,6 +11,7 @@ from agentkit.testing.alignment.oracles import HFOracle as HFOracle
 from agentkit.testing.alignment.oracles import Oracle as Oracle
 from agentkit.testing.alignment.oracles import TemplateOracle as TemplateOracle
 from agentkit.testing.alignment.properties import PROPERTIES as PROPERTIES
+from agentkit.testing.alignment.properties import Kind as Kind
 from agentkit.testing.alignment.properties import Property as Property
 from agentkit.testing.alignment.report import AlignmentFailed as AlignmentFailed
 from agentkit.testing.alignment.report import Counterexample as Counterexample
