@@ -1,8 +1,8 @@
 """CPU of appending to a conversation, beside the least it can cost, a full re-render and verl's builder.
 
-`python benchmarks/tokenize.py -h` says what can be set; what is measured is in `_conversation.py`. Python looks for modules
-in the folder of a script first, so here is also where every script of this folder finds `tokenize` of the standard
-library: unless this file is the script, it steps aside for it.
+What is measured, and the command for it, is in `_conversation.py`. Python looks for modules in the folder of a script
+first, so it is also here that the scripts of this folder find `tokenize` of the standard library: unless this file is
+the script itself, it steps aside for it.
 """
 
 import sys
