@@ -144,6 +144,17 @@ def test_other_ids_of_a_text_are_of_the_same_text(text: str, cuts: list[int]) ->
     assert [each for each in other if each in CONTROL] == [control]
 
 
+def test_a_text_that_pieces_would_change_stays_whole() -> None:
+    class Prefixing(ByteTokenizer):
+        """Begins each text that it encodes with a space, as SentencePiece does."""
+
+        def encode(self, text: str) -> list[int]:
+            return super().encode(f" {text}")
+
+    ids = TOKENIZER.encode("the user")
+    assert resplit(Prefixing(), ids, [2, 6]) == ids
+
+
 def test_other_ids_are_other_ids() -> None:
     assert resplit(TOKENIZER, TOKENIZER.encode("the user"), [2, 6]) != TOKENIZER.encode("the user")
 
