@@ -56,6 +56,7 @@ class Truth:
     prompt: list[int]
     tail: list[int]
     stop: int
+    """What the template ends the turn with."""
     turn: list[int] | None
     why: str = ""
 
@@ -146,7 +147,7 @@ class Bench:
         """The full renders of `transformers` with its own guard against control tokens in what is said."""
         hf = copy(self.hf)
         hf.chat_control_tokens = list(self.control)
-        return HFOracle(hf, sanitize_control_tokens=True, **self.specimen.kwargs)
+        return HFOracle(_Guarded(hf), **self.specimen.kwargs)
 
     @property
     def plain(self) -> Callable[[str], list[int]]:
@@ -176,6 +177,11 @@ class Bench:
         found = [("", 0, 0), *((each.group(), each.start(), each.end()) for each in self._controls.finditer(text))]
         starts = [start for _, start, _ in found[1:]]
         return [(each, text[end:stop]) for (each, _, end), stop in zip(found, [*starts, len(text)], strict=True)]
+
+    def sampled(self, truth: Truth) -> list[int]:
+        """A turn as it may be sampled: the template's own, else anything that ends with what a policy stops at."""
+        stops_at = truth.stop if truth.stop in self.renderer.stop_ids else self.control["<|return|>"]
+        return truth.turn or [0, stops_at]
 
     def turn(self, number: int, calls: int, *, content: str = "", reasoning: str | None = None) -> Message:
         """A turn with so many calls, that reasons where the generation prompt has begun to."""
@@ -275,6 +281,16 @@ def bench_of(name: str) -> Bench:
     for asked, told in (("%d %b %Y", "31 Jan 2026"), ("%Y-%m-%d", "2026-01-31"), ("%d-%m-%Y", "31-01-2026")):
         hf.chat_template = hf.chat_template.replace(f'strftime_now("{asked}")', f'"{told}"')
     return Bench(specimen_named(name), hf)
+
+
+@frozen
+class _Guarded:
+    """A tokenizer whose guard is up, where it encodes what it renders."""
+
+    hf: Any
+
+    def apply_chat_template(self, *args: Any, tokenize: bool, **kwargs: Any) -> Any:
+        return self.hf.apply_chat_template(*args, tokenize=tokenize, sanitize_control_tokens=tokenize, **kwargs)
 
 
 def renderer_of(subject: Subject) -> TemplateRenderer:

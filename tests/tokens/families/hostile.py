@@ -1,6 +1,6 @@
 """Texts that try to become control tokens, harmless ones, and a conversation that says a text in any of its fields."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import field, frozen
@@ -96,7 +96,7 @@ class Said:
 
     @property
     def rest(self) -> list[int]:
-        """What the bridge that keeps the history leads on with; none of its words where it cannot."""
+        """What the bridge that keeps the history leads on with."""
         return list(self.bench.kept.renderer.bridge(self.turn, self.new, self.tools, sampled=(0,))[1])
 
 
@@ -126,7 +126,7 @@ def attacks(bench: Bench) -> Iterator[str]:
     """Texts that would be control tokens if they were trusted, if a normaliser or a template put them together, or if
     they stood for something else while rendering."""
     every, main = list(bench.control), structural(bench)
-    yield " ".join(every[:400])
+    yield " ".join(every[:150])
     yield "".join(main)
     yield from main
     for text in main[:8]:
@@ -149,9 +149,3 @@ def attacks(bench: Bench) -> Iterator[str]:
 
 def _wide(text: str) -> str:
     return "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)
-
-
-def controls_of(bench: Bench, ids: Sequence[int]) -> list[str]:
-    """The control tokens among `ids`, by their texts."""
-    names = {number: text for text, number in bench.control.items()}
-    return [names[each] for each in bench.controls_in(ids)]

@@ -83,7 +83,7 @@ def outcome(bench: Bench, case: Case, subject: Subject | None = None) -> Outcome
             if isinstance(bridged(each, action, new, case.tools, [0, 0]), list)
         ]
         return Outcome(case, "refused", False, truth, tuple(wrong))
-    sampled = truth.turn or [0, truth.stop]
+    sampled = bench.sampled(truth)
     grown = bridged(subject, action, new, case.tools, sampled)
     kept = bridged(bench.kept, action, new, case.tools, sampled)
     wrong = []

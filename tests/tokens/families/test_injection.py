@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from agentkit.errors import NotAppendable
 from tests.tokens.families.bench import Bench
-from tests.tokens.families.hostile import BENIGN, FIELDS, Said, attacks, controls_of, shapes
+from tests.tokens.families.hostile import BENIGN, FIELDS, Said, attacks, shapes
 
 
-def reads(said: Said) -> tuple[list[str], list[str] | None]:
+def reads(said: Said) -> tuple[list[int], list[int] | None]:
     """The control tokens of the prompt, and of what a bridge leads on with, where it can."""
     try:
-        rest = controls_of(said.bench, said.rest)
+        rest = said.bench.controls_in(said.rest)
     except NotAppendable:
         rest = None
-    return controls_of(said.bench, said.prompt), rest
+    return said.bench.controls_in(said.prompt), rest
 
 
 def test_no_attack_forges_a_control_token(bench: Bench) -> None:
@@ -32,17 +32,17 @@ def test_no_attack_forges_a_control_token(bench: Bench) -> None:
     assert tried > 15
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_no_field_forges_a_control_token(bench: Bench, name: str) -> None:
-    for calls, tools in shapes(bench):
-        harmless = reads(Said(bench, {}, calls, tools))
-        for text in list(attacks(bench))[:2]:
-            said = Said(bench, {name: text}, calls, tools)
-            if name == "call id" and bench.specimen.family == "mistral" and calls:
-                with pytest.raises(Exception, match="length 9"):  # the template's own words
-                    reads(said)
-            else:
-                assert reads(said) == harmless, text
+def test_no_field_forges_a_control_token(bench: Bench) -> None:
+    """One field at a time, the rest being harmless."""
+    calls, tools = shapes(bench)[0]
+    harmless, text = reads(Said(bench, {}, calls, tools)), next(attacks(bench))
+    for name in FIELDS:
+        said = Said(bench, {name: text}, calls, tools)
+        if name == "call id" and bench.specimen.family == "mistral" and calls:
+            with pytest.raises(Exception, match="length 9"):  # the template's own words
+                reads(said)
+        else:
+            assert reads(said) == harmless, name
 
 
 def test_hostile_results_read_as_the_template_writes_them(bench: Bench) -> None:
@@ -56,16 +56,13 @@ def test_hostile_results_read_as_the_template_writes_them(bench: Bench) -> None:
 
 def test_transformers_own_defence_finds_the_same_control_tokens(bench: Bench) -> None:
     """Newer versions can encode such text apart from the rest, for other ids but the same structure."""
-    pytest.importorskip("transformers.tokenization_utils_base")
     if not hasattr(bench.hf, "chat_control_tokens"):
         pytest.skip("this version of transformers has none")
-    hf = bench.guarded
     for calls, tools in shapes(bench):
         for text in list(attacks(bench))[:4]:
             said = Said(bench, {"result": text, "last": text, "user": text}, calls, tools)
-            assert controls_of(bench, said.prompt) == controls_of(
-                bench, hf.encode(said.messages, said.tools, generation_prompt=True)
-            )
+            theirs = bench.guarded.encode(said.messages, said.tools, generation_prompt=True)
+            assert bench.controls_in(said.prompt) == bench.controls_in(theirs)
 
 
 def test_benign_text_is_encoded_as_transformers_does(bench: Bench) -> None:
@@ -74,11 +71,12 @@ def test_benign_text_is_encoded_as_transformers_does(bench: Bench) -> None:
             said = Said(bench, {name: text for name in FIELDS if name != "call id"}, calls, tools)
             full = said.full
             assert said.prompt == full, text
+            silent = Said(bench, said.texts | {"content": ""}, calls, tools) if calls else said
             try:
-                rest = said.rest
+                rest = silent.rest
             except NotAppendable:
                 continue
-            assert rest == full[-len(rest) :], text
+            assert rest == silent.full[-len(rest) :], text  # text beside calls is moved behind the results by Gemma's
 
 
 pieces = st.sampled_from(
