@@ -297,6 +297,21 @@ def test_f13() -> None:
     assert chain[12:15] == [IM_END, 198, IM_START]
 
 
+@pytest.mark.parametrize(
+    ("name", "opens", "closes"),
+    [("qwen3", "<think>\nhm", "\n</think>\n\n<|im_end|>"), ("glm-4.5", "<think>hm", "</think><|observation|>")],
+)
+def test_f13_in_a_thought(name: str, opens: str, closes: str) -> None:
+    """A turn cut while it thinks: the thought is closed first, by tokens that were not sampled."""
+    bench = bench_of(name)
+    sampled = bench.hf.encode(opens, add_special_tokens=False)
+    rest = bridged(bench.subject, CALL, [result("ok")], (), sampled)
+    tail = told(bench, CALL, [result("ok")]).tail
+    assert isinstance(rest, list)
+    assert rest[len(rest) - len(tail) :] == tail
+    assert bench.hf.decode(rest[: len(rest) - len(tail)]) == closes
+
+
 def test_f14() -> None:
     bench, sampled = bench_of("qwen3-2507"), [87, 522, 9217, 397]
     assert bench.renderer.decode(sampled) == "x</answer>\n"
