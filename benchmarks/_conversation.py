@@ -41,23 +41,27 @@ _SLOW = 0.1
 
 @frozen
 class Subject:
-    """A specimen of `tests/vocabularies`, what ends a turn that calls a tool, and verl's name for the family."""
+    """A specimen of `tests/vocabularies`, what ends a turn that calls a tool, and verl's name for the family.
+
+    `talks` is False where the template drops or moves what is said beside calls.
+    """
 
     name: str
     stop: str
     verl: str
     tools: tuple[ToolSpec, ...] = TOOLS
+    talks: bool = True
 
 
 SUBJECTS = (
     Subject("qwen3-training", "<|im_end|>", "qwen3"),
     Subject("qwen3", "<|im_end|>", "qwen3"),
-    Subject("llama3.1", "<|eot_id|>", "default"),
+    Subject("llama3.1", "<|eot_id|>", "default", talks=False),
     Subject("deepseek-v3.1", "<｜end▁of▁sentence｜>", "deepseek", ()),  # its template shows no tools
     Subject("gpt-oss", "<|call|>", "gptoss"),
     Subject("glm-4.6", "<|observation|>", "glm47"),
-    Subject("mistral-small-3.2", "</s>", "default"),
-    Subject("gemma4", "<|tool_response>", "gemma4"),
+    Subject("mistral-small-3.2", "</s>", "default", talks=False),
+    Subject("gemma4", "<|tool_response>", "gemma4", talks=False),
 )
 
 
@@ -81,7 +85,7 @@ class Conversation:
 
         hf, kwargs = load(subject.name), dict(specimen_named(subject.name).kwargs)
         renderer = hf_renderer(hf, keep_history=True, **kwargs).dated(_NOW)
-        made = turns(hf, count, sampled, observed, subject.stop, kwargs, subject.tools)
+        made = turns(hf, count, sampled, observed, subject.stop, kwargs, tools=subject.tools, talks=subject.talks)
         opening = hf.apply_chat_template(
             [wire(message) for message in OPENING],
             tools=wire_tools(subject.tools),

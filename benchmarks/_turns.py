@@ -74,16 +74,22 @@ def turns(
     observed: int,
     stop: str,
     kwargs: dict[str, object],
+    *,
     tools: Sequence[ToolSpec] = TOOLS,
+    talks: bool = True,
 ) -> list[Turn]:
-    """`count` turns of about `sampled` and `observed` tokens each. Any ten in a row hold the same mix of texts."""
+    """`count` turns of about `sampled` and `observed` tokens each. Any ten in a row hold the same mix of texts.
+
+    `talks` says that the policy speaks beside its calls.
+    """
     kinds = [_Cutter(hf, text) for text in (_code(), _log(), _json(), _prose(), _diff())]
     said_kinds, argument_kinds = _Cutter(hf, _prose(1)), _Cutter(hf, _code(1))
     made = []
     for index in range(count):
-        thought, written = said_kinds.cut(sampled // 3), argument_kinds.cut(sampled // 2)
+        thought = said_kinds.cut(sampled // 3).strip() if talks else ""
+        written = argument_kinds.cut(sampled // 2 if talks else sampled - sampled // 8)
         call = ToolCall(f"call{index:05d}", "edit", {"path": f"src/module_{index}.py", "old": "pass", "new": written})
-        said = Message("assistant", thought.strip(), (call,))
+        said = Message("assistant", thought, (call,))
         output = kinds[index % len(kinds)].cut(observed)
         result = Message("tool", output, tool_call_id=call.id, name=call.name)
         made.append(_turn(hf, said, result, stop, kwargs, wire_tools(tools)))
