@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import Message, SpanKind, Tokenizer, ToolCall, ToolSpec, assistant, system, user
-from agentkit.tokens import QWEN, Family, HFTemplate, HFTokenizer, Ledger, TemplateRenderer
+from agentkit.tokens import QWEN, Family, HFTemplate, HFTokenizer, Ledger, SafeEncoder, TemplateRenderer, Verdict
 
 pytestmark = pytest.mark.slow  # building the vocabulary takes seconds
 
@@ -67,8 +67,10 @@ def test_rewrites_of_the_real_templates(render: Callable[..., TemplateRenderer])
     assert [said.split(":")[0] for said in rewrites] == [
         "after a user message, with reasoning",
         "after a tool message and a user message, with reasoning",
+        "after a tool message and a user message, with reasoning, text beside the calls",
     ]
-    assert len(render("qwen3.jinja", QUIET, enable_thinking=False).rewrites) == 4  # its empty <think> goes away again
+    cells = render("qwen3.jinja", QUIET, enable_thinking=False).certificate.cells  # its empty <think> goes away again
+    assert {cell.finding.verdict for cell in cells} == {Verdict.REWRITTEN}
 
 
 def test_f01_earlier_thinking_is_stripped_so_a_user_turn_is_refused(render: Callable[..., TemplateRenderer]) -> None:
@@ -248,18 +250,37 @@ def test_control_token_listed_as_an_ordinary_piece_stays_out_of_reach() -> None:
     assert tokenizer.encode("[E]") == [3, 2]
 
 
-def test_control_token_that_swallows_white_space_is_refused() -> None:
+@pytest.mark.parametrize("flags", [{"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])
+def test_control_token_that_swallows_white_space_is_encoded_as_the_tokenizer_does(flags: dict[str, bool]) -> None:
     from tokenizers import AddedToken, Tokenizer
     from tokenizers.models import BPE
 
-    backend = Tokenizer(BPE({"a": 0}, []))
-    backend.add_special_tokens([AddedToken("<s>", rstrip=True)])
+    backend = Tokenizer(BPE({piece: i for i, piece in enumerate("ab \n\u00a0\x1c")}, []))
+    backend.add_special_tokens([AddedToken("<s>", normalized=False, **flags)])
 
     class Fast:
         backend_tokenizer = backend
         apply_chat_template = None
 
-    with pytest.raises(ConfigError, match="'<s>' swallows white space"):
+    safe = SafeEncoder(HFTokenizer(Fast()))  # type: ignore[arg-type]
+    for before in ("", "a", "a ", " \n", "a\u00a0", "a\x1c "):
+        for after in ("", "b", " \n b", "\u00a0", " \x1cb"):
+            text = f"{before}<s>{after}<s> {before}"
+            assert safe.encode(text) == backend.encode(text, add_special_tokens=False).ids, text
+
+
+def test_control_token_that_counts_as_a_word_is_refused() -> None:
+    from tokenizers import AddedToken, Tokenizer
+    from tokenizers.models import BPE
+
+    backend = Tokenizer(BPE({"a": 0}, []))
+    backend.add_special_tokens([AddedToken("<s>", single_word=True)])
+
+    class Fast:
+        backend_tokenizer = backend
+        apply_chat_template = None
+
+    with pytest.raises(ConfigError, match="'<s>' counts as a whole word only"):
         HFTokenizer(Fast())  # type: ignore[arg-type]
 
 
