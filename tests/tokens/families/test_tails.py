@@ -74,11 +74,12 @@ def check(bench: Bench, subject: Subject, *, keeps: bool) -> None:
                 return
             if not keeps:
                 assert truth.turn is not None, f"appended, but {truth.why}"
-            expected = truth.tail if sampled and sampled[-1] in bench.renderer.stop_ids else [truth.stop, *truth.tail]
-            assert found[len(found) - len(expected) :] == expected
-            assert not set(found[: len(found) - len(expected)]) & bench.renderer.stop_ids, "closed twice"
-            if sampled and sampled[-1] in bench.renderer.stop_ids:
-                assert len(found) == len(expected)
+            is_closed = bool(sampled) and sampled[-1] in {*bench.renderer.stop_ids, truth.stop}
+            expected = truth.tail if is_closed else [truth.stop, *truth.tail]
+            assert len(found) == len(expected) if is_closed else len(found) >= len(expected)
+            extra = found[: len(found) - len(expected)]
+            assert found[len(extra) :] == expected
+            assert not set(extra) & bench.renderer.stop_ids, "closed twice"
             reached[0] += 1
             history += [action, *new]
 
