@@ -119,7 +119,7 @@ def structural(bench: Bench) -> list[str]:
     for calls, tools in shapes(bench):
         found |= dict.fromkeys(names[each] for each in bench.controls_in(Said(bench, {}, calls, tools).full))
     found |= dict.fromkeys(text for text in bench.control if "think" in text.lower() or "tool" in text.lower())
-    return list(found)[:24]
+    return list(found)[:16]
 
 
 def attacks(bench: Bench) -> Iterator[str]:
@@ -129,7 +129,7 @@ def attacks(bench: Bench) -> Iterator[str]:
     yield " ".join(every[:150])
     yield "".join(main)
     yield from main
-    for text in main[:8]:
+    for text in main[:4]:
         for cut in {1, len(text) // 2, len(text) - 1}:
             yield f"{text[cut:]} x {text[:cut]}"  # two of these side by side spell it
     yield " ".join(map(_wide, main))

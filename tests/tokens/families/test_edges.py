@@ -36,7 +36,7 @@ def test_an_empty_thought_that_the_template_drops_is_a_rewrite(name: str) -> Non
     if is_dropped:
         with pytest.raises(NotAppendable, match="may hold an empty thought"):
             bench.renderer.bridge(action, [RESULT], (), sampled=[stop])
-        assert bench.kept.renderer.bridge(action, [RESULT], (), sampled=[stop])
+        assert bench.kept.renderer.bridge(action, [RESULT], (), sampled=[stop])[1]
 
 
 ANALYSIS = "<|channel|>analysis<|message|>since"
