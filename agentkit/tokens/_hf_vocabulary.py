@@ -4,6 +4,8 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from agentkit.errors import ConfigError
+
 
 def without_control(module: Any, backend: Any, texts: Collection[str], *, keeps_others: bool) -> tuple[Any, Any]:
     """Two copies of `backend` without the added tokens `texts`: one for the start of a text, one for the rest.
@@ -18,6 +20,7 @@ def without_control(module: Any, backend: Any, texts: Collection[str], *, keeps_
         description["post_processor"] = description["truncation"] = description["padding"] = None
         _forget(description["model"], set(texts))
         start = module.Tokenizer.from_str(json.dumps(description))
+        _check_characters(start.model, listed)
     else:  # the vocabulary can be shared, and need not be read again, which takes seconds
         start = module.Tokenizer(backend.model)
         for part in ("normalizer", "pre_tokenizer", "decoder"):
@@ -63,6 +66,24 @@ def _merged(pair: Any) -> str:
     return "".join(pair.split(" ") if isinstance(pair, str) else pair)
 
 
+def _parts(pair: Any) -> tuple[str, ...]:
+    """A merge: the two pieces, and what they become."""
+    one, other = pair.split(" ") if isinstance(pair, str) else pair
+    return one, other, one + other
+
+
+def _check_characters(model: Any, listed: Collection[str]) -> None:
+    """What is left must still spell every character."""
+    unknown = model.token_to_id(getattr(model, "unk_token", None) or "")
+    for text in sorted(each for each in listed if len(each) == 1):
+        spelt = [token.id for token in model.tokenize(text)]
+        if not spelt or unknown in spelt:
+            raise ConfigError(
+                f"control token {text!r} is also the only piece that spells this character in plain text, which would "
+                "be lost: leave it out of the added tokens"
+            )
+
+
 def _forget(model: dict[str, Any], texts: set[str]) -> None:
     """Take `texts` out of the ordinary vocabulary, where some tokenizers list their control tokens too."""
     vocabulary = model["vocab"]
@@ -76,4 +97,4 @@ def _forget(model: dict[str, Any], texts: set[str]) -> None:
     for text in listed - {unknown}:
         del vocabulary[text]
     if listed and "merges" in model:
-        model["merges"] = [pair for pair in model["merges"] if _merged(pair) not in listed]
+        model["merges"] = [pair for pair in model["merges"] if not listed.intersection(_parts(pair))]

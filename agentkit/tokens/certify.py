@@ -88,7 +88,11 @@ class Certifier:
         """What the answers depend on, or None where the template cannot be told from others."""
         if not isinstance(self.template, Identified):
             return None
-        return repr((self.template.identity, self.family, self.opens_with, sorted(self.tokenizer.control.items())))
+        encode = self.tokenizer.encode_whole if isinstance(self.tokenizer, Whole) else self.tokenizer.encode
+        text = "\n".join(content for _, content in ODD_CONTENTS)
+        ids = list(self.tokenizer.encode(text)), list(encode(f"{text}{self.family.stops[0]}{text}"))
+        control = sorted(self.tokenizer.control.items())
+        return repr((self.template.identity, self.family, self.opens_with, control, ids))
 
     def ask(self, situation: Situation) -> Finding:
         """What the template does in `situation`. Worked out once."""
@@ -173,6 +177,9 @@ class Certifier:
                 return Finding(Verdict.REWRITTEN, _first_difference(alone, body))
             if each == _CONTENT or self.mode is Mode.OPEN:
                 return Finding(Verdict.REWRITTEN, f"the template leaves out {each!r}, which the turn held")
+        opens = self.family.thought.opens if self.family.thought else ""
+        if action.reasoning == "" and opens and opens in alone and opens not in body:
+            return Finding(Verdict.REWRITTEN, _first_difference(alone, body))
         return self._compare_stops(alone, cut.stop, said[-1])
 
     def _turn(self, situation: Situation, number: int, calls: int, name: str) -> Message:

@@ -7,7 +7,7 @@ history, tools or options start a new chain, and the old one stays as it is.
 
 from collections.abc import Mapping, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentkit.errors import NotAppendable
 from agentkit.protocols.messages import Json, Message, ToolSpec
@@ -80,9 +80,11 @@ class Conversations:
         turn = self._turns.find(messages, tools=tools, options=options)
         if turn is not None:
             new = messages[turn.depth :]
+            calls = messages[turn.depth - 1].tool_calls  # the answers name them by the ids that the client gave them
+            spoken = evolve(turn.value, message=evolve(turn.value.message, tool_calls=calls))
             if new and all(message.role != "assistant" for message in new):
                 try:
-                    return branches.extend(turn.value, new, tools)
+                    return branches.extend(spoken, new, tools)
                 except NotAppendable:
                     pass
         return branches.open(messages, tools)

@@ -62,6 +62,10 @@ class HFTokenizer:
         self._start, self._plain = without_control(module, backend, control.keys(), keeps_others=bool(blank))
         self._is_alone = hasattr(self._plain, "encode_batch_fast") and not _starts_threads()
         self._whole = backend
+        if backend.truncation is not None or backend.padding is not None:  # left by an earlier call, or saved with it
+            self._whole = module.Tokenizer.from_str(backend.to_str())
+            self._whole.no_truncation()
+            self._whole.no_padding()
         self._control = MappingProxyType({text: int(number) for text, (number, _) in control.items()})
         self._swallows = MappingProxyType(
             {text: (token.lstrip, token.rstrip) for text, (_, token) in control.items() if token.lstrip or token.rstrip}

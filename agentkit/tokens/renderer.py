@@ -7,12 +7,13 @@ the template's full render really equals "what stood there, then this" is asked 
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime
+from string import ascii_lowercase
 from typing import Protocol, runtime_checkable
 
 from attrs import evolve
 
 from agentkit.errors import ConfigError, NotAppendable
-from agentkit.protocols.messages import Message, ToolCall, ToolSpec
+from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.bytelevel import ByteTokenizer
 from agentkit.tokens.certificate import Certificate
@@ -83,6 +84,7 @@ class TemplateRenderer:
         )
         self._mode = self._find_mode(opening)
         self._check_escapes(opening)
+        self._sorts = self._does_sort(opening)
         self._certifier = Certifier(
             tokenizer, template, family, self._splicer, self._mode, tuple(message.role for message in opening)
         )
@@ -155,7 +157,11 @@ class TemplateRenderer:
                 "the conversation has a system message, the renderer was built with_system=False: leave one of them out"
             )
         escaped = [self._safe.message(message) for message in messages]
-        return self._safe.encode(self._template(escaped, self._escaped(tools), generation_prompt=True))
+        rendered = self._template(escaped, self._escaped(tools), generation_prompt=True)
+        if self._sorts:
+            plain = self._template(messages, tools, generation_prompt=True)
+            return self._safe.encode(self._safe.in_order(rendered, plain))
+        return self._safe.encode(rendered)
 
     def bridge(
         self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, sampled: Sequence[int]
@@ -187,6 +193,8 @@ class TemplateRenderer:
         if is_closed:
             if self._headers and self._is_header(last_id):
                 self._check_stop(last_id, rest[0])
+            return (), rest[1:]
+        if last_id == rest[0]:  # cut right behind what the template ends a turn with, though it stops no generation
             return (), rest[1:]
         return (*self._end_of_thought(sampled), rest[0]), rest[1:]
 
@@ -228,7 +236,8 @@ class TemplateRenderer:
         if thought is None:
             return ()
         text = self._tokenizer.decode(list(sampled))
-        opened, closed = text.rfind(thought.opens), text.rfind(thought.closes)
+        closers = [closer for closer in (thought.closes, self._family.close) if closer]
+        opened, closed = text.rfind(thought.opens), max(map(text.rfind, closers))
         if opened > closed or (closed < 0 and self._mode is Mode.OPEN):
             return tuple(self._safe.encode(thought.cut))
         return ()
@@ -267,6 +276,23 @@ class TemplateRenderer:
         if closed > opened:
             return Mode.CLOSED
         return Mode.OPEN if opened >= 0 else Mode.FREE
+
+    def _does_sort(self, opening: Sequence[Message]) -> bool:
+        """Whether the order of what is written hangs on how keys are spelt: those that are escaped sort elsewhere."""
+        keys = [*ascii_lowercase, *(f"{text[0]}a" for text in self._tokenizer.control)]
+        types: dict[str, Json] = {key: {"type": "string"} for key in keys}
+        tools = (ToolSpec("probe", "A probe.", {"type": "object", "properties": types}),)
+        call = Message("assistant", "", (ToolCall("probe0000", "probe", dict.fromkeys(keys, "x")),))
+        result = Message("tool", ".", tool_call_id="probe0000", name="probe")
+        return any(self._does_escaping_show((*opening, *said), tools) for said in ((), (call, result)))
+
+    def _does_escaping_show(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+        escaped, escaped_tools = list(map(self._safe.message, messages)), tuple(map(self._safe.tool, tools))
+        try:
+            plain = self._template(messages, tools, generation_prompt=True)
+            return self._safe.unescape(self._template(escaped, escaped_tools, generation_prompt=True)) != plain
+        except Exception:  # the template is the user's code, and may refuse tools, or calls
+            return False
 
     def _check_escapes(self, opening: Sequence[Message]) -> None:
         """Render text that reads like control tokens, escaped and not: the template must treat both alike."""

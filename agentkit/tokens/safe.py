@@ -146,6 +146,16 @@ class SafeEncoder:
         """The control tokens the template wrote from `start` on, in order."""
         return self._controls.finditer(rendered, start)
 
+    def in_order(self, rendered: str, plain: str) -> str:
+        """`rendered`, or where its parts stand in another order `plain`: the same with nothing escaped, if it is safe.
+
+        It is where it reads the same control tokens one after another.
+        """
+        if self._reserved.search(plain) or self.unescape(rendered) == plain:
+            return rendered
+        ours, theirs = ([found.group() for found in self.controls(text)] for text in (rendered, plain))
+        return _SURROGATES.sub("\ufffd", plain) if ours == theirs else rendered
+
     def encode(self, rendered: str) -> list[int]:
         """The ids of rendered text: control tokens by their ids, the stretches between them as plain text, whole."""
         ids: list[int] = []

@@ -54,7 +54,7 @@ def hf_renderer(
     if chat_template is not None:
         template_kwargs["chat_template"] = source
     bare = HFTemplate(hf, **template_kwargs)
-    template = _Shown(bare if today is None else bare.dated(_midnight(today)), name)
+    template = bare if today is None else bare.dated(_midnight(today))
     kind = family if isinstance(family, Family) else None
     if kind is None:
         kind = find_family(plain, template) if family == "auto" else family_named(str(family))
@@ -67,8 +67,7 @@ def hf_renderer(
     )
     if renderer.rewrites and not (allow_rewrites or keep_history):
         raise ConfigError(_rewrites_said(name, renderer.rewrites, reasoning=reasoning))
-    template.is_strict = True
-    return renderer
+    return renderer.over(_Shown(template, name))
 
 
 def certify(
@@ -94,18 +93,11 @@ class _Shown:
         self._template = template
         self._name = name
         self._shows_tools: bool | None = None
-        self.is_strict = False
-        """Whether tools are refused: not while the template is still being asked what it does."""
 
     @property
     def is_moving(self) -> bool:
         """Whether the template reads the clock."""
         return self._template.is_moving
-
-    @property
-    def identity(self) -> str:
-        """Tells templates apart that may render differently."""
-        return self._template.identity
 
     def dated(self, now: datetime) -> "_Shown":
         """The same template for which it is always `now`."""
@@ -117,7 +109,7 @@ class _Shown:
         return twin
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
-        if tools and self.is_strict and not self._does_show():
+        if tools and not self._does_show():
             raise ConfigError(
                 f"the chat template of {self._name!r} does not show tools to the policy, but the agent has "
                 f"{', '.join(repr(tool.name) for tool in tools)}: pass chat_template=... with a template that does"
