@@ -22,8 +22,8 @@ up: token chains grown by agentkit are held against the template's own full rend
 the smallest conversation for which it does.
 
 exit status: 0 where all is exact or refused beforehand, and every property holds; 1 where a property fails, or the
-template rewrites and neither --keep-history nor --allow-rewrites is given; 2 where there is no such tokenizer, or
-something given does not fit it.
+template rewrites and neither --keep-history nor --allow-rewrites is given, or refuses the result of a tool although
+--tools is given; 2 where there is no such tokenizer, or something given does not fit it.
 """
 _MODES = {
     Mode.FREE: "the generation prompt leaves reasoning to the policy",
@@ -104,25 +104,33 @@ class _Report:
     def _fails_by_rewriting(self) -> bool:
         return bool(self._certificate.rewrites) and not (self._args.keep_history or self._args.allow_rewrites)
 
+    @property
+    def _fails_by_refusing(self) -> bool:
+        """Whether agents with these tools cannot go on after a call."""
+        cells = [cell for cell in self._certificate.cells if cell.situation.tools]
+        results = [cell.finding for cell in cells if cell.situation.roles == ("tool",)]
+        return bool(self._tools) and all(finding.verdict is Verdict.REFUSED for finding in results)
+
     def _findings(self) -> Iterator[Any]:
         if self._args.examples:
             yield from self._alignment.find_all(self._subject, examples=self._args.examples, seed=self._args.seed)
 
     def as_text(self) -> int:
         certificate, args = self._certificate, self._args
-        moves = "; it writes the date, which agentkit fixes for a trajectory" if certificate.moves else ""
+        moves = "; it reads the clock, which agentkit stops for a trajectory" if certificate.moves else ""
         _say(f"{args.model}: family {certificate.family}; {_MODES[certificate.mode]}{moves}")
         _say("")
         for line in _matrix(certificate):
             _say(line)
         failed = []
         if args.examples:
-            _say(f"\nproperties, each tried on {args.examples} conversations (seed {args.seed})")
+            _say(f"\nproperties, each tried on {args.examples} conversations (seed {args.seed}); how many got to it")
         for finding in self._findings():
             if finding.counterexample is not None:
                 failed.append(finding)
             verdict = "FAILS" if finding.counterexample else "holds" if finding.reached else "  -  "
-            _say(f"  {verdict}  {finding.prop.name} ({finding.reached} of {finding.tried} got there)")
+            reached = "" if finding.counterexample else f" ({finding.reached} of {finding.tried} got there)"
+            _say(f"  {verdict}  {finding.prop.name}{reached}")
         for finding in failed:
             _say("")
             _say(str(finding.counterexample))
@@ -130,13 +138,14 @@ class _Report:
             _say("\nwhat to do")
             for line in advice:
                 _say(f"  {line}")
-        is_bad = bool(failed) or self._fails_by_rewriting
-        _say(f"\n{_verdict(certificate, failed=len(failed), kept=args.keep_history)}")
+        is_bad = bool(failed) or self._fails_by_rewriting or self._fails_by_refusing
+        _say(f"\n{_verdict(certificate, failed=len(failed) if args.examples else None, kept=args.keep_history)}")
         return int(is_bad)
 
     def as_json(self) -> int:
         certificate, findings = self._certificate, list(self._findings())
-        is_bad = self._fails_by_rewriting or any(finding.counterexample for finding in findings)
+        is_bad = any(finding.counterexample for finding in findings)
+        is_bad = is_bad or self._fails_by_rewriting or self._fails_by_refusing
         tree = {
             "version": JSON_VERSION,
             "model": self._args.model,
@@ -185,10 +194,10 @@ class _Report:
             ]
         roles = {cell.situation.roles for cell in certificate.cells if cell.finding.verdict is Verdict.REFUSED}
         taken = {cell.situation.roles for cell in certificate.cells if cell.finding.verdict is not Verdict.REFUSED}
-        if ("tool", "tool") in roles - taken:
-            advice.append("let the policy make one call a turn: the template takes no second result")
         if ("tool",) in roles - taken:
-            advice.append("give results as user messages: the template takes no tool message")
+            advice.append("use another template, or give results as user messages: no result of a tool can be appended")
+        elif ("tool", "tool") in roles - taken:
+            advice.append("let the policy make one call a turn: two results cannot be appended")
         return advice
 
 
@@ -210,13 +219,17 @@ def _matrix(certificate: Certificate) -> Iterator[str]:
         yield f"{f'a result with odd content ({len(odd)} kinds)':<{width}}  {'exact':<10}  exact"
 
 
-def _verdict(certificate: Certificate, *, failed: int, kept: bool) -> str:
+def _verdict(certificate: Certificate, *, failed: int | None, kept: bool) -> str:
     cells = certificate.cells
     exact = sum(cell.finding.is_exact for cell in cells)
     rewritten = sum(cell.finding.verdict is Verdict.REWRITTEN for cell in cells)
     said = f"{exact} of {len(cells)} cases exact, {rewritten} {'kept as they were' if kept else 'rewritten'}, "
     said += f"{len(cells) - exact - rewritten} refused"
-    return f"{said}; {f'{failed} properties fail' if failed else 'no property fails'}"
+    if failed is None:
+        return f"{said}; no property was tried"
+    if not failed:
+        return f"{said}; no property fails"
+    return f"{said}; {failed} {'property fails' if failed == 1 else 'properties fail'}"
 
 
 def _say(text: str) -> None:

@@ -159,6 +159,25 @@ def test_the_tools_of_an_agent_are_shown(keeps: str, said: Said, tmp_path: Path)
     assert status == 0, out
 
 
+def test_tools_whose_results_are_refused_fail(save: Callable[..., str], said: Said, tmp_path: Path) -> None:
+    refuses = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}{% endfor %}" + KEEPS
+    )
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "ls"}}]))
+    folder = save(refuses)
+    assert said(folder, "--examples", "0")[0] == 0, "what is refused beforehand harms no agent without tools"
+    status, out, _ = said(folder, "--examples", "0", "--tools", str(tools))
+    assert status == 1
+    assert "no result of a tool can be appended" in out
+    status, out, _ = said(folder, "--examples", "0", "--tools", str(tools), "--json")
+    assert (status, json.loads(out)["ok"]) == (1, False)
+
+
+def test_the_last_line_does_not_claim_what_was_not_tried(keeps: str, said: Said) -> None:
+    assert said(keeps, "--examples", "0")[1].endswith("0 refused; no property was tried\n")
+
+
 def test_what_a_template_says_never_reaches_the_terminal_as_it_is(save: Callable[..., str], said: Said) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\u202e"
     raises = "{% if messages | length > 4 %}{{ raise_exception('" + evil + "') }}{% endif %}" + KEEPS

@@ -36,6 +36,10 @@ _EITHER = (
     "where the template rewrites here, use one that keeps what it wrote, keep_history=True or "
     "Agent(on_rewrite='new_chain'); else the renderer is at fault: compare its bridge with the template"
 )
+_TEXT = (
+    "the template sorts, compares, counts or replaces what messages say, or reads the time of day: use one that writes "
+    "each text as it is; with a renderer of your own, compare what it encodes; where neither is so, report it"
+)
 _RECORD = "the record is at fault, not the template: report it with this output"
 REWRITES = (
     "use a template that keeps what it wrote (a training template of the family), keep_history=True to keep the chain "
@@ -76,9 +80,9 @@ PROPERTIES: tuple[Property, ...] = (
     Property(template.the_chain_is_the_full_render, Kind.CANONICAL, _EITHER),
     Property(template.control_tokens_are_those_of_the_full_render, Kind.RESPLIT),
     Property(template.content_forges_no_control_token, Kind.CANONICAL, _CONTENT),
-    Property(template.a_prompt_is_what_the_template_writes, Kind.CANONICAL),
-    Property(template.content_reads_as_the_template_writes_it, Kind.CANONICAL),
-    Property(template.results_of_a_turn_go_in_together, Kind.PARALLEL),
+    Property(template.a_prompt_is_what_the_template_writes, Kind.CANONICAL, _TEXT),
+    Property(template.content_reads_as_the_template_writes_it, Kind.CANONICAL, _TEXT),
+    Property(template.results_of_a_turn_go_in_together, Kind.PARALLEL, _EITHER),
     Property(template.a_cut_turn_is_closed_once, Kind.CANONICAL),
     Property(template.separators_stand_once, Kind.WHOLE),
     Property(record.a_rewritten_history_opens_a_chain, Kind.CANONICAL),
