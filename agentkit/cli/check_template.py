@@ -109,7 +109,7 @@ class _Report:
         """Whether agents with these tools cannot go on after a call."""
         cells = [cell for cell in self._certificate.cells if cell.situation.tools]
         results = [cell.finding for cell in cells if cell.situation.roles == ("tool",)]
-        return bool(self._tools) and all(finding.verdict is Verdict.REFUSED for finding in results)
+        return bool(self._tools and results) and all(finding.verdict is Verdict.REFUSED for finding in results)
 
     def _findings(self) -> Iterator[Any]:
         if self._args.examples:
