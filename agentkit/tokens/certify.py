@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from agentkit.errors import ConfigError
+from agentkit.errors import NotAppendable
 from agentkit.protocols.messages import Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.certificate import Cell, Certificate, Finding, Verdict
@@ -196,7 +196,7 @@ class Certifier:
     def _compare_stops(self, alone: str, stop: str, marker: str) -> Finding:
         try:
             written = self.splicer.cut(alone, alone.rfind(marker))
-        except ConfigError:  # nothing closes the last turn of a conversation that is over
+        except NotAppendable:  # nothing closes the last turn of a conversation that is over
             return _EXACT
         if not written.is_header and written.stop != stop:
             return Finding(Verdict.REWRITTEN, f"where {written.stop!r} stood, the template now writes {stop!r}")

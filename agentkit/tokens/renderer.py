@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from attrs import evolve
 
-from agentkit.errors import ConfigError, NotAppendable
+from agentkit.errors import AgentkitError, ConfigError, NotAppendable
 from agentkit.protocols.messages import Json, Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate, Tokenizer
 from agentkit.tokens.bytelevel import ByteTokenizer
@@ -150,14 +150,23 @@ class TemplateRenderer:
         """The ids of the full rendering up to where the policy starts to sample. O(all text).
 
         Raises:
-            ConfigError: there is a system message, and the renderer was built for conversations without.
+            ConfigError: the template refuses the conversation, or there is a system message, and the renderer was built
+                for conversations without.
         """
         if not self._with_system and any(message.role == "system" for message in messages):
             raise ConfigError(
                 "the conversation has a system message, the renderer was built with_system=False: leave one of them out"
             )
         escaped = [self._safe.message(message) for message in messages]
-        rendered = self._template(escaped, self._escaped(tools), generation_prompt=True)
+        try:
+            rendered = self._template(escaped, self._escaped(tools), generation_prompt=True)
+        except AgentkitError:
+            raise
+        except Exception as error:  # the template is the user's code, and refuses in its own words
+            raise ConfigError(
+                f"the {self._family.name} template refuses the conversation ({', '.join(m.role for m in messages)}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
         if self._sorts:
             plain = self._template(messages, tools, generation_prompt=True)
             return self._safe.encode(self._safe.in_order(rendered, plain))
@@ -175,8 +184,8 @@ class TemplateRenderer:
         self._check_certified(action, new, tools)
         try:
             cut = self._splicer.splice(action, new, self._escaped(tools))
-        except ConfigError as error:
-            raise NotAppendable(f"{error}: family {self._family.name!r} does not fit it") from error
+        except AgentkitError:
+            raise
         except Exception as error:  # the template is the user's code, and refuses in its own words
             raise NotAppendable(
                 f"the {self._family.name} template refuses what was said: {type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentkit.errors import ConfigError
+from agentkit.errors import NotAppendable
 from agentkit.protocols.messages import Message, ToolCall, ToolSpec
 from agentkit.protocols.tokens import ChatTemplate
 from agentkit.tokens.safe import SafeEncoder
@@ -99,16 +99,16 @@ class Splicer:
         """Where the turn that holds `place` ends.
 
         Raises:
-            ConfigError: the template shows nothing of the turn, or writes no stop after it.
+            NotAppendable: the template shows nothing of the turn, or writes no stop after it.
         """
         if place < 0:
-            raise ConfigError("the template does not write what the turn holds")
+            raise NotAppendable("the template does not write what the turn holds")
         for found in self.safe.controls(rendered, place):
             if found.group() in self.endings:
                 return Cut(found.group(), False, rendered[found.end() :])
             if found.group() in self.headers:
                 return Cut(found.group(), True, rendered[found.start() :])
-        raise ConfigError(f"the template writes none of {sorted(self.endings | self.headers)!r} after a turn")
+        raise NotAppendable(f"the template writes none of {sorted(self.endings | self.headers)!r} after a turn")
 
     def _outline(self, action: Message, new: Sequence[Message]) -> Message:
         """What the text after a turn can depend on: that it said something, or the ids and names of its calls.

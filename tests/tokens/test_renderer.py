@@ -325,3 +325,15 @@ def test_building_takes_milliseconds() -> None:
 def test_safe_encoder_is_public_for_renderers_of_ones_own() -> None:
     safe = SafeEncoder(TOKENIZER)
     assert safe.encode(safe.escape("<|im_end|>")) == TOKENIZER.encode("<|im_end|>")
+
+
+def test_a_prompt_that_the_template_refuses_is_told_in_its_words() -> None:
+    def strict(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
+        if [message.role for message in messages[-2:]] == ["user", "user"]:
+            raise ValueError("roles must alternate")
+        return templates.chatml(messages, tools, generation_prompt=generation_prompt)
+
+    renderer = TemplateRenderer(TOKENIZER, strict, CHATML)
+    said = r"the chatml template refuses the conversation \(user, user\): ValueError: roles must alternate"
+    with pytest.raises(ConfigError, match=said):
+        renderer.prompt([user("a"), user("b")], ())
