@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import Message, SpanKind, Tokenizer, ToolCall, ToolSpec, assistant, system, user
 from agentkit.tokens import QWEN, Family, HFTemplate, HFTokenizer, Ledger, SafeEncoder, TemplateRenderer, Verdict
+from tests.vocabularies import load
 
 pytestmark = pytest.mark.slow  # building the vocabulary takes seconds
 
@@ -267,6 +268,25 @@ def test_control_token_that_swallows_white_space_is_encoded_as_the_tokenizer_doe
         for after in ("", "b", " \n b", "\u00a0", " \x1cb"):
             text = f"{before}<s>{after}<s> {before}"
             assert safe.encode(text) == backend.encode(text, add_special_tokens=False).ids, text
+
+
+def test_a_dummy_space_stands_where_the_tokenizer_puts_one() -> None:
+    """Newer SentencePiece tokenizers give one to the start of a text alone, not to what follows a control token."""
+    from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import Metaspace
+
+    backend = Tokenizer.from_str(load("mistral-nemo-spm").backend_tokenizer.to_str())
+    backend.normalizer = None
+    backend.pre_tokenizer = Metaspace(replacement="\u2581", prepend_scheme="first", split=False)
+
+    class Fast:
+        backend_tokenizer = backend
+        apply_chat_template = None
+
+    safe = SafeEncoder(HFTokenizer(Fast()))  # type: ignore[arg-type]
+    assert safe.encode("hi") != safe.encode("[INST]hi")[1:]
+    for text in ("hi", " hi", "\nhi", "[INST]hi", "[INST] hi[/INST]", "hi[/INST]hi", "</s>\nhi</s> a"):
+        assert safe.encode(text) == backend.encode(text, add_special_tokens=False).ids, text
 
 
 def test_control_token_that_counts_as_a_word_is_refused() -> None:

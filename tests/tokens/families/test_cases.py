@@ -335,6 +335,8 @@ def test_f17() -> None:
     safe = SafeEncoder(bench.renderer.tokenizer)
     assert safe.encode("[INST]hi[/INST]") == [3, 12782, 4]
     assert safe.encode("[INST] hi[/INST]") == [3, 29473, 12782, 4]
+    for text in ("hi", " hi", "\nhi", "hi[INST]hi", "<s>", "\u2581hi"):
+        assert safe.encode(text) == bench.hf.encode(text, add_special_tokens=False), text
 
 
 @slow

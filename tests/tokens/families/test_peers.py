@@ -4,15 +4,19 @@ What is compared is what stands after a turn: the results of tools in thirteen o
 user, a user; with tools and without. A library that declines wants the conversation rendered afresh.
 """
 
+import json
 import unicodedata
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from agentkit.protocols import Message
 from tests.tokens.families.bench import Bench, Truth, bench_of, bridged
 from tests.tokens.families.matrix import MARK, Case, cases
-from tests.tokens.families.peers import RENDERERS, TRL, VERL, Peer, of_renderers, of_trl, of_verl
+from tests.tokens.families.peers import RENDERERS, TRL, VERL, Peer, of_renderers, of_trl, of_verl, wire, wire_tools
+from tests.vocabularies.sources import located
 
 pytestmark = [
     pytest.mark.slow,  # the vocabularies take seconds
@@ -133,6 +137,56 @@ def test_continuous_tokens_of_verl(name: str) -> None:
 @pytest.mark.parametrize("name", TRL)
 def test_tool_suffixes_of_trl(name: str) -> None:
     compare("trl", of_trl, bench_of(name), users=False)
+
+
+def test_harmony_of_openai(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results stand as gpt-oss's own encoder writes them; its chat template quotes them as JSON first."""
+    import openai_harmony as harmony
+
+    (tmp_path / "o200k_base.tiktoken").symlink_to(located("litellm/fb374d419588a4632f3f557e76b4b70aebbca790"))
+    monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", str(tmp_path))
+    encoding = harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
+    bench, role = bench_of("gpt-oss"), harmony.Role
+    call = harmony.Message.from_role_and_content(role.ASSISTANT, '{"cmd": "argument 20"}')
+    call = call.with_channel("commentary").with_recipient("functions.bash").with_content_type("<|constrain|>json")
+    author = harmony.Author.new(role.TOOL, "functions.bash")
+    for content in ("ok", "", " ok", "\nok", "ok\n\n\n", "7", "\u0301e\u0301"):
+        action, new = bench.turn(2, 1), [bench.result(2, 0, content)]
+        said = harmony.Message.from_author_and_content(author, json.dumps(content, ensure_ascii=False))
+        said = said.with_channel("commentary").with_recipient("assistant")
+        asked = harmony.Message.from_role_and_content(role.USER, "hi")
+        conversation = harmony.Conversation.from_messages([asked, call, said])
+        ids = encoding.render_conversation_for_completion(conversation, role.ASSISTANT)
+        assert bridged(bench.subject, action, new, (), [0, 200012]) == ids[ids.index(200012) + 1 :], content
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("mistral-nemo", "tekken_240718.json"), ("mistral-nemo-spm", "mistral_instruct_tokenizer_240323.model.v3")],
+)
+def test_instruct_encoding_of_mistral(name: str, file: str) -> None:
+    """Chains without a system message are those of mistral-common, token by token.
+
+    It writes a result as JSON, the chat template as it stands: for a text they differ by its quotes.
+    """
+    from mistral_common.protocol.instruct.request import ChatCompletionRequest
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    reference, bench = MistralTokenizer.from_file(str(located(f"mistral/{file}"))), bench_of(name)
+    opening, action = [Message("user", "hi")], bench.turn(2, 1)
+    for content in ("ok", " ok", "\nok", "ok\n\n\n", "é\u0301", "\U0001f469\u200d\U0001f469 ok"):
+        new = [bench.result(2, 0, json.dumps(content, ensure_ascii=False))]
+        truth = bench.truth(opening, action, new, bench.shown)
+        assert isinstance(truth, Truth)
+        assert truth.turn is not None
+        messages = wire([*opening, action, bench.result(2, 0, content)])
+        messages[1]["tool_calls"][0]["function"]["arguments"] = json.dumps(dict(action.tool_calls[0].arguments))
+        tools = wire_tools(Case("", (), (), bench.shown))
+        asked = ChatCompletionRequest.model_validate({"messages": messages, "tools": tools})
+        rest = bridged(bench.unsystemed, action, new, bench.shown, truth.turn)
+        assert isinstance(rest, list)
+        prompt = bench.unsystemed.renderer.prompt(opening, bench.shown)
+        assert [*prompt, *truth.turn, *rest] == reference.encode_chat_completion(asked).tokens, content
 
 
 def compare(library: str, peer: Peer, bench: Bench, *, users: bool = True) -> None:
