@@ -1,6 +1,6 @@
 """Each case of the matrix, each specimen: token by token the template's own full render, or refused and declared.
 
-`-s` prints the table. What the numbers mean, and where they differ from those of others, is in README.md here.
+`-s` prints the table, in the order of EXPECTED.
 """
 
 from collections import Counter
