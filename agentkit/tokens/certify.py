@@ -73,14 +73,14 @@ class Whole(Protocol):
 
 @frozen(eq=False)
 class Certifier:
-    """Asks one template. `opens_with` are the roles a conversation opens with."""
+    """Asks one template. `openings` are the roles that a conversation may open with, the likeliest first."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     family: Family
     splicer: Splicer
     mode: Mode
-    opens_with: Roles
+    openings: tuple[Roles, ...]
     _found: dict[Situation, Finding] = field(factory=dict, init=False)
 
     @property
@@ -92,7 +92,7 @@ class Certifier:
         text = "\n".join(content for _, content in ODD_CONTENTS)
         ids = list(self.tokenizer.encode(text)), list(encode(f"{text}{self.family.stops[0]}{text}"))
         control = sorted(self.tokenizer.control.items())
-        return repr((self.template.identity, self.family, self.opens_with, control, ids))
+        return repr((self.template.identity, self.family, self.openings, control, ids))
 
     def ask(self, situation: Situation) -> Finding:
         """What the template does in `situation`. Worked out once."""
@@ -130,32 +130,34 @@ class Certifier:
 
     def _worst(self, situation: Situation, tools: Sequence[ToolSpec]) -> Finding:
         worst = _EXACT
-        for earlier in _HISTORIES:
-            finding = self._try(situation, tools, earlier)
-            if finding.verdict is Verdict.REFUSED:
-                return finding
-            worst = finding if worst.is_exact else worst
+        for opening in self.openings:
+            # How a conversation opens changes what templates write before it, hardly what they do later.
+            for earlier in _HISTORIES if opening == self.openings[0] else ((),):
+                finding = self._try(situation, tools, opening, earlier)
+                if finding.verdict is Verdict.REFUSED:
+                    return finding
+                worst = finding if worst.is_exact else worst
         return worst
 
-    def _try(self, situation: Situation, tools: Sequence[ToolSpec], earlier: Roles) -> Finding:
+    def _try(self, situation: Situation, tools: Sequence[ToolSpec], opening: Roles, earlier: Roles) -> Finding:
         if earlier == ("tool",) and "tool" not in situation.roles:
             # A template that knows no results can still take what users say.
             with_results = Situation(("tool",), situation.reasoning, tools=situation.tools)
             if self.ask(with_results).verdict is Verdict.REFUSED:
                 return _EXACT
         try:
-            return self._compare(situation, tools, earlier)
+            return self._compare(situation, tools, opening, earlier)
         except Exception as error:  # the template is the user's code, and refuses in its own words
             return Finding(Verdict.REFUSED, f"the template refuses: {type(error).__name__}: {error}")
 
-    def _compare(self, situation: Situation, tools: Sequence[ToolSpec], earlier: Roles) -> Finding:
+    def _compare(self, situation: Situation, tools: Sequence[ToolSpec], opening: Roles, earlier: Roles) -> Finding:
         name = (tools or PROBE_TOOLS)[0].name
-        history = [_message(role, 7, name) for role in self.opens_with]
+        history = [_message(role, 7, name) for role in opening]
         if earlier:
             calls = earlier.count("tool")
             history.append(self._turn(situation, 1, calls, name))
             history += [_message(role, 10 + i, name) for i, role in enumerate(earlier)]
-        action = self._turn(situation, 2, situation.roles.count("tool"), name)
+        action = self._turn(situation, 2, situation.roles.count("tool") + situation.unanswered, name)
         new = [_message(role, 20 + i, name) for i, role in enumerate(situation.roles)]
         before = self.template(history, tools, generation_prompt=True)
         after = self.template([*history, action, *new], tools, generation_prompt=True)
@@ -228,7 +230,7 @@ class Certifier:
     def _odd_difference(self, situation: Situation, contents: Sequence[str], tools: Sequence[ToolSpec]) -> str | None:
         name = (tools or PROBE_TOOLS)[0].name
         safe = self.splicer.safe
-        history = [_message(role, 7, name) for role in self.opens_with]
+        history = [_message(role, 7, name) for role in self.openings[0]]
         action = self._turn(situation, 2, len(contents), name)
         new = [Message("tool", content, tool_call_id=_call_id(2, i), name=name) for i, content in enumerate(contents)]
         conversation = [*history, action, *new]

@@ -4,6 +4,7 @@ The bridge never renders the history: `splice` cuts it out of a short conversati
 the template's full render really equals "what stood there, then this" is asked of the template once, by `certify`.
 """
 
+from array import array
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime
@@ -73,7 +74,8 @@ class TemplateRenderer:
         self._tools: tuple[Sequence[ToolSpec], tuple[ToolSpec, ...]] | None = None
         self._ask = asking(template)
         openings = OPENINGS if with_system else OPENINGS[1:]
-        opening = next(filter(self._is_accepted, openings), openings[0])
+        accepted = tuple(filter(self._is_accepted, openings)) or openings[:1]
+        opening = accepted[0]
         self._splicer = Splicer(
             template,
             self._safe,
@@ -85,9 +87,8 @@ class TemplateRenderer:
         self._mode = self._find_mode(opening)
         self._check_escapes(opening)
         self._sorts = self._does_sort(opening)
-        self._certifier = Certifier(
-            tokenizer, template, family, self._splicer, self._mode, tuple(message.role for message in opening)
-        )
+        roles = tuple(tuple(message.role for message in each) for each in accepted)
+        self._certifier = Certifier(tokenizer, template, family, self._splicer, self._mode, roles)
         self.certificate = certified(self._certifier, tuple(tools))
         """What the template allows, case by case."""
         self.rewrites = self.certificate.rewrites
@@ -244,9 +245,14 @@ class TemplateRenderer:
         thought = self._family.thought
         if thought is None:
             return ()
-        text = self._tokenizer.decode(list(sampled))
         closers = [closer for closer in (thought.closes, self._family.close) if closer]
-        opened, closed = text.rfind(thought.opens), max(map(text.rfind, closers))
+        control = self._tokenizer.control
+        if all(text in control for text in (thought.opens, *closers)):  # then only such a token opens or closes one
+            ids = array("i", sampled)
+            opened, closed = _last(ids, control[thought.opens]), max(_last(ids, control[each]) for each in closers)
+        else:
+            text = self._tokenizer.decode(list(sampled))
+            opened, closed = text.rfind(thought.opens), max(map(text.rfind, closers))
         if opened > closed or (closed < 0 and self._mode is Mode.OPEN):
             return tuple(self._safe.encode(thought.cut))
         return ()
@@ -313,6 +319,11 @@ class TemplateRenderer:
         safe = self._template(escaped, tuple(map(self._safe.tool, tools)), generation_prompt=True)
         if plain != self._safe.unescape(safe):
             raise ConfigError("the template changes private-use characters, so text in it cannot be made safe")
+
+
+def _last(ids: "array[int]", token_id: int) -> int:
+    """Where `token_id` stands last, -1 where it does not."""
+    return next((place for place in range(len(ids) - 1, -1, -1) if ids[place] == token_id), -1)
 
 
 def byte_chatml() -> TemplateRenderer:

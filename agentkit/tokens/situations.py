@@ -35,18 +35,23 @@ class Reasoning(StrEnum):
 
 @frozen
 class Situation:
-    """`roles` follow a turn (more than two of one in a row are as two); `talks` says that it spoke beside calls."""
+    """`roles` follow a turn (more than two of one in a row are as two).
+
+    `talks` says that it spoke beside calls, `unanswered` that it made a call whose result is not among what follows.
+    """
 
     roles: Roles
     reasoning: Reasoning = Reasoning.NONE
     talks: bool = False
     tools: bool = False
+    unanswered: bool = False
 
     @property
     def said(self) -> str:
         """The situation in words."""
         new = " and ".join(f"a {role} message" for role in self.roles) or "nothing new"
         beside = ", text beside the calls" if self.talks else ""
+        beside += ", a call left unanswered" if self.unanswered else ""
         if self.reasoning is Reasoning.NONE:
             return f"{new} to a turn without reasoning{beside}"
         held = "reasoning" if self.reasoning is Reasoning.SOME else "an empty thought"
@@ -58,7 +63,9 @@ class Situation:
     ) -> "tuple[Situation, ...]":
         """What must be certified before `new` may follow `action`: also that earlier turns may have reasoned."""
         roles = kind_of(new)
-        talks = "tool" in roles and bool(action.content.strip())
+        answered = {message.tool_call_id for message in new if message.role == "tool"}
+        unanswered = None not in answered and any(call.id not in answered for call in action.tool_calls)
+        talks = (unanswered or "tool" in roles) and bool(action.content.strip())
         actual = Reasoning.NONE if action.reasoning is None else Reasoning.SOME if action.reasoning else Reasoning.EMPTY
         if mode is Mode.OPEN:
             found = {Reasoning.SOME, Reasoning.EMPTY} if actual is Reasoning.EMPTY else {Reasoning.SOME}
@@ -66,7 +73,7 @@ class Situation:
             found = {actual}
         else:
             found = {actual, Reasoning.SOME}
-        return tuple(Situation(roles, reasoning, talks, tools) for reasoning in sorted(found))
+        return tuple(Situation(roles, reasoning, talks, tools, unanswered) for reasoning in sorted(found))
 
 
 def standard(mode: Mode, *, reasons: bool) -> Iterator[Situation]:

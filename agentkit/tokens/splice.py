@@ -117,15 +117,12 @@ class Splicer:
         some templates move it behind their results. A call is added for every result without one: some templates
         refuse an answer to a call that did not parse.
         """
-        results = [message for message in new if message.role == "tool"]
-        if not results:
+        calls = {call.id: call.name for call in action.tool_calls}
+        for message in new:
+            if message.role == "tool" and (message.tool_call_id is not None or not action.tool_calls):
+                calls.setdefault(message.tool_call_id or "", message.name or "unknown")
+        if not calls:
             return Message("assistant", self.safe.sentinel)
-        answered = {message.tool_call_id for message in results}
-        calls = {call.id: call.name for call in action.tool_calls if call.id in answered or None in answered}
-        for message in results:
-            calls.setdefault(message.tool_call_id or "", message.name or "unknown")
-        if action.tool_calls:
-            calls.pop("", None)
         escape, marked = self.safe.escape, {"x": self.safe.sentinel}
         made = (ToolCall(escape(call_id), escape(name), marked) for call_id, name in calls.items())
         return Message("assistant", "" if self.shows_calls else self.safe.sentinel, tuple(made))

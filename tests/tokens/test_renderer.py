@@ -135,6 +135,13 @@ def dated(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_
     return f"{len(messages)} messages\n" + templates.chatml(messages, tools, generation_prompt=generation_prompt)
 
 
+def counting_unless_told(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
+    """Counts the messages in a system message of its own, where there is none."""
+    if messages[0].role == "system":
+        return templates.chatml(messages, tools, generation_prompt=generation_prompt)
+    return dated(messages, tools, generation_prompt=generation_prompt)
+
+
 def opening_thought(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
     """Opens the thinking in the generation prompt, and shows none of it afterwards."""
     shown = [Message(m.role, m.content, m.tool_calls) for m in messages]
@@ -164,6 +171,7 @@ def latest_thought(messages: Sequence[Message], tools: Sequence[ToolSpec], *, ge
     ("template", "kinds", "says"),
     [
         (dated, {"tool", "tool and tool", "user", "tool and user"}, "where '2 messages"),
+        (counting_unless_told, {"tool", "tool and tool", "user", "tool and user"}, "where '1 messages"),
         (opening_thought, {"tool", "tool and tool", "user", "tool and user"}, "<think>"),
         (latest_thought, {"tool", "tool and tool", "user", "tool and user"}, "where '<think>\\nprobe reasoning"),
         (moving_tools, {"tool", "tool and tool", "user", "tool and user"}, "# Tools"),
@@ -337,3 +345,28 @@ def test_a_prompt_that_the_template_refuses_is_told_in_its_words() -> None:
     said = r"the chatml template refuses the conversation \(user, user\): ValueError: roles must alternate"
     with pytest.raises(ConfigError, match=said):
         renderer.prompt([user("a"), user("b")], ())
+
+
+def test_calls_nobody_answered_are_asked_of_the_template() -> None:
+    def strict(messages: Sequence[Message], tools: Sequence[ToolSpec], *, generation_prompt: bool) -> str:
+        for one, other in itertools.pairwise(messages):
+            if one.tool_calls and other.role != "tool":
+                raise ValueError("a call wants its result")
+        return templates.chatml(messages, tools, generation_prompt=generation_prompt)
+
+    renderer = TemplateRenderer(TOKENIZER, strict, CHATML)
+    assert bridged(renderer, [result("A")])
+    with pytest.raises(NotAppendable, match=r"a call left unanswered.*a call wants its result"):
+        renderer.bridge(CALL, [user("never mind")], (), sampled=(END,))
+    text = bridged(byte_chatml(), [user("never mind")], action=CALL)
+    assert text == "\n<|im_start|>user\nnever mind<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_thought_that_is_only_spoken_of_is_not_closed() -> None:
+    think, closes = TOKENIZER.control["<think>"], TOKENIZER.control["</think>"]
+    spoken = TOKENIZER.encode("a <think> is a tag")
+    assert think not in spoken
+    for sampled, is_open in (([think, *spoken], True), ([think, 65, closes, *spoken], False), (spoken, False)):
+        close, _ = byte_chatml().bridge(assistant("x"), [user("go on")], (), sampled=sampled)
+        assert (closes in close) == is_open
+        assert close[-1] == END

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime, time
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +10,7 @@ from typing import Any, cast
 from attrs import evolve, frozen
 
 from agentkit.errors import ConfigError
-from agentkit.protocols import Json, Message, Renderer, Tokenizer, ToolSpec, user
+from agentkit.protocols import Dated, Json, Message, Renderer, Tokenizer, ToolSpec, user
 from agentkit.testing.alignment.oracles import HFOracle, Oracle
 from agentkit.tokens import Mode
 
@@ -80,8 +80,13 @@ def subject_of(
         # whether something is rewritten is a result of the test, no reason not to make it
         made = {**options, "allow_rewrites": True}
         renderer = import_module(_INTEGRATION).hf_renderer(tokenizer, reasoning=reasoning, **made)
+    now = datetime.now()
+    if (today := options.get("today")) is not None:
+        now = datetime.combine(date.fromisoformat(today) if isinstance(today, str) else today, time())
     if oracle is None:
-        oracle = HFOracle(tokenizer, **_template_options(tokenizer, options))
+        oracle = HFOracle(tokenizer, **_template_options(tokenizer, options, now))
+        if isinstance(renderer, Dated):  # both write of the same moment, however long the test takes
+            renderer = renderer.dated(now)
     text = cast("Any", renderer)
     if not isinstance(getattr(text, "tokenizer", None), Tokenizer):
         raise ConfigError(f"an alignment test needs a renderer with a tokenizer, {type(renderer).__name__} has none")
@@ -104,8 +109,8 @@ def subject_of(
     )
 
 
-def _template_options(hf: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `transformers` is told: not what is for the renderer alone, and the template as text."""
+def _template_options(hf: Any, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """What `transformers` is told: not what is for the renderer alone, and the template as text that reads no clock."""
     ours = ("family", "allow_rewrites", "keep_history", "with_system", "today")
     passed = {name: value for name, value in options.items() if name not in ours}
     given = passed.pop("chat_template", None)
@@ -113,9 +118,9 @@ def _template_options(hf: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given, str) and "{%" not in given and "{{" not in given:
         named = own.get(given) if isinstance(own, dict) else None
         given = Path(given).expanduser().read_text(encoding="utf-8") if named is None else named
-    if (today := options.get("today")) is not None:
-        day = date.fromisoformat(today) if isinstance(today, str) else today
-        given = _CLOCK.sub(lambda found: repr(day.strftime(found[2])), str(own if given is None else given))
+    source = own if given is None else given
+    if isinstance(source, str) and _CLOCK.search(source):
+        given = _CLOCK.sub(lambda found: repr(now.strftime(found[2])), source)
     if given is not None:
         passed["chat_template"] = given
     return passed

@@ -15,6 +15,7 @@ from agentkit.tokens import Certificate, Family, HFTemplate, HFTokenizer, Templa
 from agentkit_hf.loading import load_tokenizer
 
 _OURS = ("add_generation_prompt", "conversation", "documents", "messages", "tokenize", "tools")
+_SHOWN = 6
 _PROBE = ToolSpec("probe_shown", "A probe.", {"type": "object", "properties": {}})
 
 
@@ -54,6 +55,8 @@ def hf_renderer(
     if chat_template is not None:
         template_kwargs["chat_template"] = source
     bare = HFTemplate(hf, **template_kwargs)
+    if bare.is_moving:
+        bare.dated(datetime(2000, 1, 1))  # a clock that cannot be held is told now, not in the first rollout
     template = bare if today is None else bare.dated(_midnight(today))
     kind = family if isinstance(family, Family) else None
     if kind is None:
@@ -139,7 +142,7 @@ def _template_text(hf: Any, given: str | None, name: str) -> str:
     if path.is_file():
         return path.read_text(encoding="utf-8")
     named = f" or one of {sorted(own)!r}" if isinstance(own, dict) else ""
-    raise ConfigError(f"chat_template must be a template's text, a file{named}, found {given!r:.200}")
+    raise ConfigError(f"chat_template must be a template's text, an existing file{named}, found {given!r:.200}")
 
 
 def _check_names(kwargs: dict[str, Any], source: str) -> None:
@@ -153,7 +156,9 @@ def _check_names(kwargs: dict[str, Any], source: str) -> None:
 
 
 def _rewrites_said(name: str, rewrites: Sequence[str], *, reasoning: bool) -> str:
-    found = "\n".join(f"  {rewrite}" for rewrite in rewrites)
+    found = "\n".join(f"  {rewrite}" for rewrite in rewrites[:_SHOWN])
+    if len(rewrites) > _SHOWN:
+        found += f"\n  and {len(rewrites) - _SHOWN} more: see agentkit check-template"
     ways = [
         "keep_history=True, which keeps what the policy saw and sampled as it was",
         "chat_template=... with a template that keeps what it rendered (a training template of the family)",

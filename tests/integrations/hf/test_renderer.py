@@ -148,7 +148,7 @@ def test_a_template_comes_as_text_as_a_file_or_by_name(
     assert "From a file:" in shown(str(file))
     assert "By name:" in shown("other")
     assert "As text:" in shown(chatml.replace("Tools:", "As text:"))
-    with pytest.raises(ConfigError, match=r"a file or one of \['default', 'other'\], found 'third'"):
+    with pytest.raises(ConfigError, match=r"an existing file or one of \['default', 'other'\], found 'third'"):
         shown("third")
 
 
