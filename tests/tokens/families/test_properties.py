@@ -15,8 +15,8 @@ EXAMPLES = -(-2000 // len(PROPERTIES)) if DEEP else 2
 SEED = int(os.environ.get("AGENTKIT_ALIGNMENT_SEED", "0"))
 
 
-def check(bench: Bench, kind: str, prop: Property) -> None:
-    finding = search(getattr(bench, kind), prop, examples=EXAMPLES, seed=SEED)
+def check(bench: Bench, kind: str, prop: Property, examples: int = EXAMPLES) -> None:
+    finding = search(getattr(bench, kind), prop, examples=examples, seed=SEED)
     assert finding.counterexample is None, f"{bench.name}, {kind}: {finding.counterexample}"
 
 
@@ -29,4 +29,4 @@ def test_properties_hold_where_history_is_kept(bench: Bench) -> None:
     """Where nothing is ever rewritten this is the same as the above."""
     if not bench.renderer.certificate.is_exact:
         for prop in PROPERTIES:
-            check(bench, "kept", prop)
+            check(bench, "kept", prop, examples=EXAMPLES if DEEP else 1)

@@ -51,7 +51,7 @@ def test_what_follows_a_turn_is_the_full_renders_where_history_is_kept(bench: Be
 def check(bench: Bench, subject: Subject, *, keeps: bool) -> None:
     reached = [0]
 
-    @settings(max_examples=max(12, settings.default.max_examples // 4))
+    @settings(max_examples=max(8, settings.default.max_examples // 4))
     @given(turns(3), st.booleans())
     def holds(said: list[Turn], has_tools: bool) -> None:
         tools = bench.shown if has_tools else ()
