@@ -43,16 +43,6 @@ _EXACT = Finding(Verdict.EXACT)
 
 
 @runtime_checkable
-class Moving(Protocol):
-    """A template that may read the clock."""
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether it does."""
-        ...
-
-
-@runtime_checkable
 class Identified(Protocol):
     """A template that can be told from others."""
 
@@ -73,7 +63,10 @@ class Whole(Protocol):
 
 @frozen(eq=False)
 class Certifier:
-    """Asks one template. `openings` are the roles that a conversation may open with, the likeliest first."""
+    """Asks one template. `openings` are the roles that a conversation may open with, the likeliest first.
+
+    `moves` says that the template reads the clock; the one asked has its clock held.
+    """
 
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -81,6 +74,7 @@ class Certifier:
     splicer: Splicer
     mode: Mode
     openings: tuple[Roles, ...]
+    moves: bool = False
     _found: dict[Situation, Finding] = field(factory=dict, init=False)
 
     @property
@@ -92,7 +86,7 @@ class Certifier:
         text = "\n".join(content for _, content in ODD_CONTENTS)
         ids = list(self.tokenizer.encode(text)), list(encode(f"{text}{self.family.stops[0]}{text}"))
         control = sorted(self.tokenizer.control.items())
-        return repr((self.template.identity, self.family, self.openings, control, ids))
+        return repr((self.template.identity, self.family, self.openings, self.moves, control, ids))
 
     def ask(self, situation: Situation) -> Finding:
         """What the template does in `situation`. Worked out once."""
@@ -117,8 +111,7 @@ class Certifier:
                 if finding.verdict is not Verdict.REFUSED:
                     finding = self._odd(situation, contents, shown if has_tools else ()) or finding
                 cells.append(Cell(name, situation, finding))
-        moves = isinstance(self.template, Moving) and self.template.is_moving
-        return Certificate(self.family.name, self.mode, moves, tuple(cells), self.splicer.shows_calls)
+        return Certificate(self.family.name, self.mode, self.moves, tuple(cells), self.splicer.shows_calls)
 
     def _odd_contents(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         for name, content in ODD_CONTENTS:

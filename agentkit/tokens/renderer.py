@@ -23,9 +23,11 @@ from agentkit.tokens.families import CHATML
 from agentkit.tokens.family import Family, known
 from agentkit.tokens.probes import asking
 from agentkit.tokens.safe import SafeEncoder
-from agentkit.tokens.situations import Mode, Reasoning, Situation
+from agentkit.tokens.situations import Mode, Reasoning, Roles, Situation
 from agentkit.tokens.splice import OPENINGS, Splicer
 from agentkit.tokens.templates import chatml
+
+_A_DAY = datetime(2000, 1, 1)
 
 
 @runtime_checkable
@@ -63,8 +65,11 @@ class TemplateRenderer:
         Raises:
             ConfigError: tokenizer, template and family do not fit together.
         """
+        held = (
+            template.dated(_A_DAY) if isinstance(template, Dated) else template
+        )  # two answers are compared, not times
         self._tokenizer = tokenizer
-        self._template = template
+        self._template = held
         self._family = family
         self._stop_ids = family.stop_ids(tokenizer)
         self._headers = known(family.headers, tokenizer)
@@ -72,12 +77,12 @@ class TemplateRenderer:
         self._keeps = keep_history
         self._with_system = with_system
         self._tools: tuple[Sequence[ToolSpec], tuple[ToolSpec, ...]] | None = None
-        self._ask = asking(template)
+        self._ask = asking(held)
         openings = OPENINGS if with_system else OPENINGS[1:]
         accepted = tuple(filter(self._is_accepted, openings)) or openings[:1]
         opening = accepted[0]
         self._splicer = Splicer(
-            template,
+            held,
             self._safe,
             tuple(map(self._safe.message, opening)),
             known(family.endings, tokenizer),
@@ -87,8 +92,11 @@ class TemplateRenderer:
         self._mode = self._find_mode(opening)
         self._check_escapes(opening)
         self._sorts = self._does_sort(opening)
-        roles = tuple(tuple(message.role for message in each) for each in accepted)
-        self._certifier = Certifier(tokenizer, template, family, self._splicer, self._mode, roles)
+        roles: tuple[Roles, ...] = tuple(tuple(message.role for message in each) for each in accepted)
+        moves = held is not template
+        self._certifier = Certifier(tokenizer, held, family, self._splicer, self._mode, roles, moves)
+        self._template = template
+        self._splicer = self._splicer.over(template)
         self.certificate = certified(self._certifier, tuple(tools))
         """What the template allows, case by case."""
         self.rewrites = self.certificate.rewrites

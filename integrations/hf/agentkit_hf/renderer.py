@@ -55,8 +55,6 @@ def hf_renderer(
     if chat_template is not None:
         template_kwargs["chat_template"] = source
     bare = HFTemplate(hf, **template_kwargs)
-    if bare.is_moving:
-        bare.dated(datetime(2000, 1, 1))  # a clock that cannot be held is told now, not in the first rollout
     template = bare if today is None else bare.dated(_midnight(today))
     kind = family if isinstance(family, Family) else None
     if kind is None:

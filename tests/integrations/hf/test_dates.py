@@ -98,3 +98,11 @@ def test_of_several_templates_the_one_for_tools_is_dated_too(train_tokenizer: Ca
     look = ToolSpec("look", "Look.", {"type": "object", "properties": {}})
     assert "03 Feb 2031" in tokenizer.decode(fixed.prompt([user("Hi")], (look,)))
     assert "\nnow<" in tokenizer.decode(fixed.prompt([user("Hi")], ()))
+
+
+def test_a_template_that_writes_the_microsecond_is_certified(tokenizer: Any):
+    renderer = hf_renderer(tokenizer, chat_template=MOVING.replace("%d %b %Y", "%H:%M:%S.%f"))
+    assert renderer.certificate.moves
+    assert renderer.rewrites == ()
+    fixed = renderer.dated(datetime(2031, 2, 3, 4, 5, 6, 7))
+    assert "04:05:06.000007" in tokenizer.decode(fixed.prompt([user("Hi")], ()))

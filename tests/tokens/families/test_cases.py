@@ -249,9 +249,9 @@ def test_f11(name: str, calls: int, new: list[Message], says: str) -> None:
 @slow
 def test_f11_prompts() -> None:
     """A prompt that the template refuses is the caller's, who hears the template."""
-    with pytest.raises(Exception, match="No user query found"):
+    with pytest.raises(ConfigError, match="No user query found"):
         bench_of("qwen3.5").renderer.prompt([result("ok")], ())
-    with pytest.raises(Exception, match="must alternate"):
+    with pytest.raises(ConfigError, match="must alternate"):
         bench_of("mistral-nemo").renderer.prompt([assistant("a")], ())
 
 
