@@ -72,6 +72,8 @@ class SafeEncoder:
         self._stand_ins = {char: chr(_QUOTE + 2 + i) for i, char in enumerate(alphabet)}
         self._originals = {stand_in: char for char, stand_in in self._stand_ins.items()}
         self._edges = sorted({text[0] for text in texts} | {text[-1] for text in texts})
+        heads = {text[0] for text in texts}
+        self._overlap = any(not heads.isdisjoint(text[1:]) for text in texts)
         self._insides = "\n".join(texts)
         self._fours = {text[i : i + 4] for text in texts for i in range(len(text) - 3)}
         self._longest = len(texts[0])
@@ -149,9 +151,9 @@ class SafeEncoder:
     def in_order(self, rendered: str, plain: str) -> str:
         """`rendered`, or where its parts stand in another order `plain`: the same with nothing escaped, if it is safe.
 
-        It is where it reads the same control tokens one after another.
+        It is where it reads the same control tokens one after another, and none of them can swallow a part of another.
         """
-        if self._reserved.search(plain) or self.unescape(rendered) == plain:
+        if self._overlap or self._reserved.search(plain) or self.unescape(rendered) == plain:
             return rendered
         ours, theirs = ([found.group() for found in self.controls(text)] for text in (rendered, plain))
         return _SURROGATES.sub("\ufffd", plain) if ours == theirs else rendered

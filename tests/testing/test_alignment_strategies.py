@@ -37,7 +37,12 @@ TOOL = ToolSpec(
 SUBJECT = subject_of(renderer=byte_chatml(), oracle=TemplateOracle(TOKENIZER, templates.chatml), tools=[TOOL])
 QUIET: Subject = subject_of(renderer=byte_chatml(), oracle=TemplateOracle(TOKENIZER, templates.chatml), reasoning=False)
 LOOKING = settings(
-    max_examples=3000, database=None, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20_000,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 

@@ -32,7 +32,7 @@ def the_chain_is_the_full_render(subject: Subject, conversation: Conversation, p
     played = play(subject, conversation, turns)
     if played.refused is not None:
         return _expect_declared(subject, played)
-    full = _full(subject, conversation)
+    full = _full(subject, _silent(conversation) if subject.keeps_history else conversation)
     if full is None:
         return False
     if subject.keeps_history:  # what was said stays as it was sampled: what is new must be the template's
@@ -238,6 +238,17 @@ def _expect_declared(subject: Subject, played: Played) -> bool:
     expect(not played.is_broken, refused)
     expect(not subject.is_certified, f"the renderer says that nothing is rewritten, yet its bridge refuses: {refused}")
     return True
+
+
+def _silent(conversation: Conversation) -> Conversation:
+    """`conversation` without what stands beside the last calls: some templates move it behind their results.
+
+    Where history is kept it stays where it was sampled, and what follows is what follows the calls alone.
+    """
+    *earlier, last = conversation.exchanges
+    if last.said.tool_calls:
+        last = evolve(last, said=evolve(last.said, content=""))
+    return evolve(conversation, exchanges=(*earlier, last))
 
 
 def _full(subject: Subject, conversation: Conversation) -> list[int] | None:
