@@ -44,11 +44,14 @@ demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 
 	@sandbox=$$(scripts/ensure-bwrap.sh)
 	$(DEMO_VENV)/bin/agentkit demo --sandbox "$$sandbox" $(ARGS)
 
-test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then those on real time
+# Slow ones that only compute, on real vocabularies, run side by side as well; those on real time run one by one.
+COMPUTING = $(wildcard tests/tokens tests/testing tests/test_vocabular*.py tests/test_token_pages.py)
+test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then those that compute, then those on real time
 	@scripts/ensure-bwrap.sh >/dev/null
 	status=0
 	$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal || status=$$?
-	$(PYTEST) -q -m "slow and not servers" || status=$$?
+	$(PYTEST) -q -m "slow and not servers" -n $(JOBS) --dist worksteal $(COMPUTING) || status=$$?
+	$(PYTEST) -q -m "slow and not servers" $(addprefix --ignore=,$(COMPUTING)) || status=$$?
 	exit $$status
 
 # vLLM wants an older transformers than the development environment has, and brings 3 GB.
@@ -77,7 +80,7 @@ $(TRANSFORMERS_VENV)/.stamp: pyproject.toml requirements-transformers-5.10.txt s
 
 # the vocabularies and templates are those of the development environment
 test-transformers-5.10: $(TRANSFORMERS_VENV)/.stamp $(VENV)/.stamp-dev ## the tests of tokens on the transformers that verl pins
-	@$(TRANSFORMERS_VENV)/bin/python -m pytest -q tests/tokens $(ARGS)
+	@$(TRANSFORMERS_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/tokens $(ARGS)
 
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
 	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal
