@@ -45,7 +45,7 @@ demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 
 	$(DEMO_VENV)/bin/agentkit demo --sandbox "$$sandbox" $(ARGS)
 
 # Slow ones that only compute, on real vocabularies, run side by side as well; those on real time run one by one.
-COMPUTING = $(wildcard tests/tokens tests/testing tests/test_vocabular*.py tests/test_token_pages.py)
+COMPUTING = $(wildcard tests/tokens tests/testing/test_alignment*.py tests/test_vocabular*.py tests/test_token_pages.py)
 test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then those that compute, then those on real time
 	@scripts/ensure-bwrap.sh >/dev/null
 	status=0
