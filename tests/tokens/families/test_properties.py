@@ -30,3 +30,14 @@ def test_properties_hold_where_history_is_kept(bench: Bench) -> None:
     if not bench.renderer.certificate.is_exact:
         for prop in PROPERTIES:
             check(bench, "kept", prop, examples=EXAMPLES if DEEP else 1)
+
+
+@pytest.mark.slow
+def test_what_the_oracle_is_for_is_reached(bench: Bench) -> None:
+    """A property that no conversation reaches holds of anything: those that compare with full renders are reached."""
+    subject = bench.subject if bench.renderer.certificate.is_exact else bench.kept
+    named = {prop.name: prop for prop in PROPERTIES}
+    for name in ("the_chain_is_the_full_render", "content_forges_no_control_token"):
+        finding = search(subject, named[name], examples=40, seed=0)
+        assert finding.counterexample is None
+        assert finding.reached, f"{bench.name}: none of {finding.tried} conversations reaches {name}"
