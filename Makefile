@@ -10,13 +10,14 @@ VENV := .venv
 DEMO_VENV := .venv-demo
 SERVERS_VENV := .venv-servers
 TRANSFORMERS_VENV := .venv-transformers-5.10
+VERL_VENV := .venv-verl
 BIN := $(VENV)/bin
 PIP_FLAGS := --disable-pip-version-check --quiet
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv venv-servers demo test test-quick test-slow test-servers test-transformers-5.10 lint format docs bench mutants clean
+.PHONY: help venv venv-servers venv-verl demo test test-quick test-slow test-servers test-transformers-5.10 test-verl lint format docs bench mutants clean
 
 help: ## what each target does
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -46,12 +47,13 @@ demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 
 
 # Slow ones that only compute, on real vocabularies, run side by side as well; those on real time run one by one.
 COMPUTING = $(wildcard tests/tokens tests/testing/test_alignment*.py tests/test_vocabular*.py tests/test_token_pages.py)
-test: $(VENV)/.stamp-dev ## all tests: first the quick ones in parallel, then those that compute, then those on real time
+test: $(VENV)/.stamp-dev ## all tests: the quick ones in parallel, those that compute, those on real time, those on verl
 	@scripts/ensure-bwrap.sh >/dev/null
 	status=0
 	$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal || status=$$?
 	$(PYTEST) -q -m "slow and not servers" -n $(JOBS) --dist worksteal $(COMPUTING) || status=$$?
 	$(PYTEST) -q -m "slow and not servers" $(addprefix --ignore=,$(COMPUTING)) || status=$$?
+	$(MAKE) test-verl ARGS= || status=$$?
 	exit $$status
 
 # vLLM wants an older transformers than the development environment has, and brings 3 GB.
@@ -81,6 +83,19 @@ $(TRANSFORMERS_VENV)/.stamp: pyproject.toml requirements-transformers-5.10.txt s
 # the vocabularies and templates are those of the development environment
 test-transformers-5.10: $(TRANSFORMERS_VENV)/.stamp $(VENV)/.stamp-dev ## the tests of tokens on the transformers that verl pins
 	@$(TRANSFORMERS_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/tokens $(ARGS)
+
+# verl pins a transformers of its own, and brings Ray and torch: 2 GB.
+$(VERL_VENV)/.stamp: pyproject.toml requirements-verl.txt scripts/make-venv.sh scripts/make-verl-venv.sh
+	@scripts/make-venv.sh $(PYTHON) $(VERL_VENV)
+	echo "installing verl and what its tests need into $(VERL_VENV)"
+	scripts/make-verl-venv.sh $(VERL_VENV)
+	touch $@
+
+venv-verl: $(VERL_VENV)/.stamp ## the environment of test-verl, .venv-verl: verl, Ray, torch for CPUs
+
+test-verl: $(VERL_VENV)/.stamp ## the tests that want verl itself: real trainers, on CPUs; starts and ends its own Ray
+	@scripts/ensure-bwrap.sh >/dev/null
+	$(VERL_VENV)/bin/python -m pytest -q tests/verl $(ARGS)
 
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
 	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal
@@ -116,5 +131,5 @@ mutants: $(VENV)/.stamp-dev ## plants each defect of tests/mutants/*.toml and ch
 	@$(BIN)/python tests/mutants/run.py $(ARGS)
 
 clean: ## removes environments, caches and build outputs
-	@rm -rf $(VENV) $(DEMO_VENV) $(SERVERS_VENV) $(TRANSFORMERS_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(DEMO_VENV) $(SERVERS_VENV) $(TRANSFORMERS_VENV) $(VERL_VENV) build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
