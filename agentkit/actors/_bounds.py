@@ -42,6 +42,14 @@ class Bounds:
         for scope in self.scopes:
             scope.cancel()
 
+    def move_deadline(self, scope: anyio.CancelScope, deadline: float) -> None:
+        """The code that runs in `scope` has until `deadline` now; its supervisor looks again."""
+        calls = self._record.calls
+        for driven in calls:
+            if driven.scope is scope:
+                calls[driven] = deadline
+        self._wake()
+
     async def run(self, start: Callable[[], Awaitable[T]], *, name: str, limit_s: float) -> tuple[T | None, bool]:
         """Run user code for at most `limit_s`: (its result, False), or (None, True) where it was cut short.
 

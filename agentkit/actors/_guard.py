@@ -72,11 +72,11 @@ class Driven(Generic[T]):
         "_coroutine",
         "_depth",
         "_is_asked",
-        "_scope",
         "backend",
         "forced",
         "name",
         "refusals_allowed",
+        "scope",
         "task",
     )
 
@@ -99,7 +99,7 @@ class Driven(Generic[T]):
         self.task: TaskToken | None = None
         self.refusals_allowed = refusals_allowed
         self._is_asked = is_asked
-        self._scope = scope
+        self.scope = scope
         self._depth: object = 0
 
     def force(self) -> None:
@@ -113,7 +113,7 @@ class Driven(Generic[T]):
         for _ in range(_END_TURNS):
             if self.task is None:
                 break
-            self.backend.interrupt_within(self.task, self._scope, self._depth)
+            self.backend.interrupt_within(self.task, self.scope, self._depth)
             self.force()
             await anyio.lowlevel.checkpoint()
         return self.task is None

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from agentkit.actors._generation import TextGeneration, TokenGeneration, attempts_of, with_calls
 from agentkit.actors._record import OpenTurn, Prefix, Record
+from agentkit.actors._waiting import Waiting
 from agentkit.actors.agent import Agent
 from agentkit.errors import ConfigError, NotAppendable
 from agentkit.protocols import (
@@ -80,8 +81,8 @@ class Generation(Protocol):
         """Refuse whatever comes now."""
         ...
 
-    def ask(self, deadline: float) -> Ask:
-        """A fresh try."""
+    def ask(self, deadline: float, waiting: Waiting) -> Ask:
+        """A fresh try; time in which the model waits for its trainer is spent within `waiting`."""
         ...
 
     def read(self, finish: Finish | None) -> Action:
@@ -268,7 +269,7 @@ class _SampledTokens(TokenGeneration):
         self._chain_number = chain
         self._room_asked = room
 
-    def ask(self, deadline: float) -> Ask:
+    def ask(self, deadline: float, waiting: Waiting) -> Ask:
         policy = self._policy
         prompt = policy.record.ledger.view(self._chain_number)
         request = TokenRequest(
@@ -280,6 +281,7 @@ class _SampledTokens(TokenGeneration):
             min(deadline, policy.record.deadline),
             policy.agent.params,
             policy.media,
+            lambda: waiting,
         )
         emit = self.begin_try()
         return lambda: policy.model.sample_tokens(request, emit)
@@ -354,7 +356,7 @@ class _AnsweredText(TextGeneration):
         self._turn = turn
         self._room = room
 
-    def ask(self, deadline: float) -> Ask:
+    def ask(self, deadline: float, waiting: Waiting) -> Ask:
         policy = self._policy
         request = MessageRequest(
             policy.request_id,

@@ -10,6 +10,7 @@ from agentkit.actors._bounds import Bounds
 from agentkit.actors._guard import Abandoned
 from agentkit.actors._policy import Generation, Policy
 from agentkit.actors._record import OpenTurn, Record
+from agentkit.actors._waiting import Waiting
 from agentkit.actors.permits import FairPermits
 from agentkit.errors import ConfigError, ContextOverflow, InvariantError, ModelError, RolloutEnded
 from agentkit.protocols import Action, Blame, ExitReason, Finish, FinishReason, Message
@@ -96,8 +97,9 @@ class Sampler:
         bounds.interrupted = False
         with anyio.CancelScope(deadline=started + record.budget.generation_s) as scope:
             bounds.scopes.add(scope)
+            waiting = Waiting(record, bounds, scope, self._move_deadline)
             try:
-                finish = await self._ask(generation, scope)
+                finish = await self._ask(generation, scope, waiting)
                 if generation.full:  # whatever the model makes of it, it was cut
                     finish = Finish(FinishReason.LENGTH, finish.message)
             except Abandoned:
@@ -111,7 +113,9 @@ class Sampler:
             finally:
                 bounds.scopes.discard(scope)
                 generation.close()
-                turn.generation_s = bounds.now() - started
+                waiting.close()
+                turn.generation_s = bounds.now() - started - waiting.seconds
+                turn.queued_s += waiting.seconds
                 if finish is not None or generation.emitted or is_cut:
                     turn.action = generation.read(finish)
                     if finish is not None:
@@ -127,11 +131,13 @@ class Sampler:
             raise self._end(ExitReason.MODEL_ERROR, "the server aborted the generation")
         return turn.action
 
-    async def _ask(self, generation: Generation, scope: anyio.CancelScope) -> Finish:
+    async def _ask(self, generation: Generation, scope: anyio.CancelScope, waiting: Waiting) -> Finish:
         """One generation, tried again while nothing was sampled and trying again may help."""
         for attempt in count():
             try:
-                finish = await self._bounds.drive(generation.ask(scope.deadline), name=self._policy.name, scope=scope)
+                finish = await self._bounds.drive(
+                    generation.ask(scope.deadline, waiting), name=self._policy.name, scope=scope
+                )
                 if isinstance(finish, Finish):
                     return finish
                 raise ModelError(f"{self._policy.name} must return a Finish, found {finish!r}")

@@ -6,6 +6,7 @@ loses nothing that was pushed, and no generator is left half-closed. `emit` is s
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 from attrs import field, frozen
@@ -83,7 +84,9 @@ class TokenRequest:
     `request_id` is one per trajectory, so that servers and routers keep its prefix warm. `prompt_ids` is a view of the
     live chain, not a copy; the first `len(prompt_ids) - new_ids` are what the previous request of this chain ended
     with, so a client can grow its wire form instead of rebuilding it. `deadline` is an `anyio.current_time()` value.
-    `media` are all that the prompt shows, in order; only a model whose `takes_media` is true is asked with any.
+    `media` are all that the prompt shows, in order; only a model whose `takes_media` is true is asked with any. Time
+    within `with request.waiting():` is spent waiting for the trainer, which exchanges weights, say: the budget's
+    `count_waiting` decides whether it counts, and the trajectory's timings tell it apart.
     """
 
     request_id: str
@@ -94,6 +97,7 @@ class TokenRequest:
     deadline: float
     params: Mapping[str, Json] = field(factory=dict)
     media: Sequence[Placed] = ()
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @frozen

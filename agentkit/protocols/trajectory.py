@@ -94,7 +94,8 @@ class Turn:
     """One generation and the observations it caused.
 
     The sampled tokens are `start <= t < stop` of chain number `chain` (-1 and an empty range at message level).
-    `queued_s` is time spent waiting for a generation permit, before `generation_s`. `heard` is what was said to the
+    `queued_s` is time spent waiting for a generation permit, or in the
+    model for its trainer, and no part of `generation_s`. `heard` is what was said to the
     policy since the turn before, its observations apart: by the loop or by a user; where `is_rewrite`, the history was
     replaced by it. `follows` is the turn that the conversation went on from, where that is not the one before: the loop
     had gone back to it, or it was the candidate taken; -1 is the prompt. `stop_string` is the one that ended the
