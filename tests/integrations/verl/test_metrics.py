@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 from agentkit_verl.metrics import COUNTS, PREFIX, SECONDS, LoggedRow, TurnGap, agent_metrics, log_name
@@ -28,7 +29,7 @@ def sessions(draw: st.DrawFn) -> list[LoggedRow]:
     """The rows of one rollout, each with what is said of the whole rollout."""
     chains = draw(st.integers(1, 3))
     name = draw(st.uuids()).hex
-    whole = {
+    whole: dict[str, Any] = {
         "task_id": name,
         "session": draw(st.integers(0, 7)),
         "chains": chains,
@@ -78,7 +79,7 @@ def oracle(rows: list[LoggedRow], version: int, expected: int) -> dict[str, floa
         if row.info is not None:
             seen.setdefault(row.session, row)
     infos = [row.info for row in seen.values() if row.info is not None]
-    found = {"sessions/count": len(infos), "sessions/missing": max(0, expected - len(infos))}
+    found: dict[str, float] = {"sessions/count": len(infos), "sessions/missing": max(0, expected - len(infos))}
     ours = [row for row in rows if row.info is not None]
     lengths = [row.prompt_tokens + row.response_tokens for row in ours]
     found["rows/count"] = len(ours)
