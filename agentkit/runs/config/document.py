@@ -31,8 +31,10 @@ class Document:
     lines: Mapping[Path, int]
 
 
-def read_document(text: str, *, where: str) -> Document:
-    """The mapping that `text` is.
+def read_document(text: str, *, where: str, entry: str | None = None) -> Document:
+    """The mapping that `text` is; or, as trainers keep their agents, the entry of a list that has this name.
+
+    Of a list with a single entry the name need not be given.
 
     Raises:
         ConfigError: it is no YAML, no mapping, or holds what a configuration cannot; with the line.
@@ -40,11 +42,29 @@ def read_document(text: str, *, where: str) -> Document:
     """
     reader = _Reader(where)
     tree = reader.read(text)
+    if isinstance(tree, list):
+        number = _entry(tree, where, entry)
+        lines = {path[1:]: line for path, line in reader.lines.items() if len(path) > 1 and path[0] == number}
+        return Document(tree[number], lines)
     if tree is None:
         raise ConfigError(f"{where}: the file is empty: a run needs at least model and dataset")
     if not isinstance(tree, dict):
         raise ConfigError(f"{where}: the file must be a mapping (name: value), found {type(tree).__name__}")
     return Document(tree, reader.lines)
+
+
+def _entry(tree: list[object], where: str, name: str | None) -> int:
+    """The number of the entry with this name, or of the only one."""
+    names = [str(entry.get("name")) for entry in tree if isinstance(entry, Mapping)]
+    if len(names) != len(tree) or not tree:
+        raise ConfigError(f"{where}: a list must have mappings as entries, each with a name")
+    if name is None:
+        if len(tree) > 1:
+            raise ConfigError(f"{where}: the file has {len(tree)} entries ({', '.join(names)}): a run needs one of its own")
+        return 0
+    if name not in names:
+        raise ConfigError(f"{where}: no entry has the name {name!r}, found {', '.join(names)}")
+    return names.index(name)
 
 
 def read_value(text: str, *, where: str) -> object:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from agentkit.errors import ConfigError
+from agentkit.protocols import Model
 from agentkit.runs.config.changes import Changed, apply_changes
 from agentkit.runs.config.classes import problems_of
 from agentkit.runs.config.components import Components
@@ -22,6 +23,8 @@ from agentkit.runs.config.variables import Expansion, expand
 from agentkit.runs.dataset import Dataset
 
 SECTIONS = ("name", "model", "agent", "dataset", "pool", "overridable", "logs")
+TRAINERS = ("_target_", "verl")
+"""What trainers read of a file: it stays, and means nothing here."""
 _PLAIN = {each.name: each.type for each in attrs.fields(RunConfig) if each.name in SECTIONS and each.name != "agent"}
 
 
@@ -31,6 +34,9 @@ def load_config(
     base: "str | os.PathLike[str] | None" = None,
     environ: Mapping[str, str] = os.environ,
     changes: Mapping[str, object] | Iterable[str] = (),
+    entry: str | None = None,
+    model: Model | None = None,
+    parts: Mapping[str, object] | None = None,
 ) -> RunConfig:
     """The run that the YAML file at `path` describes, its components imported and made, nothing started.
 
@@ -39,16 +45,21 @@ def load_config(
     that of the file. It goes to the front of `sys.path`, as that of a script does, so that components may come from
     modules beside it. Nothing is imported before the whole file has been checked as far as that goes without.
 
+    A trainer that has a model and tasks of its own gives the `model`: the file's sections `model` and `dataset` are then
+    not looked at, and there are no tasks. `parts` are fields of the agent for where its section says nothing. `entry` is
+    the name of one of several runs, where the file is a list of them.
+
     Raises:
         ConfigError: lists every problem with its path, its line, what was found, and the nearest name that would do.
         MissingExtraError: the extra `yaml` is not installed.
     """
     where = os.fspath(path)
-    document = read_document(_read(where), where=where)
+    document = read_document(_read(where), where=where, entry=entry)
     changed = apply_changes(document.tree, changes)
-    expansion = expand(changed.tree, environ)
+    unread = TRAINERS if model is None else (*TRAINERS, "model", "dataset")
+    expansion = expand({name: value for name, value in changed.tree.items() if name not in unread}, environ)
     folder = FilePath(base) if base is not None else FilePath(where).parent
-    loading = _Loading(where, document, changed, expansion, folder.absolute())
+    loading = _Loading(where, document, changed, expansion, folder.absolute(), model, parts or {})
     loading.check()
     return loading.make()
 
@@ -57,7 +68,14 @@ class _Loading:
     """One file on its way: first everything is checked, then everything is made; problems are told together."""
 
     def __init__(
-        self, where: str, document: Document, changed: Changed, expansion: Expansion, folder: FilePath
+        self,
+        where: str,
+        document: Document,
+        changed: Changed,
+        expansion: Expansion,
+        folder: FilePath,
+        model: Model | None,
+        parts: Mapping[str, object],
     ) -> None:
         self._where = where
         self._lines = document.lines
@@ -65,6 +83,8 @@ class _Loading:
         self._expansion = expansion
         self._importer = Importer(folder)
         self._sections = Sections(Components(self._importer))
+        self._model = model
+        self._parts = parts
         self._tree = {name: value for name, value in expansion.tree.items() if value is not None}
         self._problems: list[Problem] = list(expansion.problems)
         self._plain: dict[str, Any] = {}
@@ -74,7 +94,7 @@ class _Loading:
         for name in self._tree:
             if name not in SECTIONS:
                 self._problems.append(Problem((name,), f"is unknown: {nearest(name, SECTIONS, kind='sections')}"))
-        for name in ("model", "dataset"):
+        for name in ("model", "dataset") if self._model is None else ():
             if name not in self._tree:
                 self._problems.append(Problem((name,), "is missing: every run needs it"))
         if "model" in self._tree:
@@ -87,14 +107,16 @@ class _Loading:
 
     def make(self) -> RunConfig:
         """Import and make all components; raise what went wrong."""
-        model, parts = None, dict[str, Any]()
+        model, parts = self._model, dict[str, Any]()
 
         def make_model() -> None:
             nonlocal model
             model = self._sections.make_model(self._tree["model"])
 
-        self._collect(make_model, "model")
+        if model is None:
+            self._collect(make_model, "model")
         self._collect(lambda: parts.update(self._sections.make_parts(self._tree.get("agent", {}))), "agent")
+        parts = {**self._parts, **parts}
         self._raise()
         self._collect(lambda: parts.update(agent=self._sections.make_agent(model, parts)), "agent")
         self._raise()
@@ -107,6 +129,8 @@ class _Loading:
             frozenset(self._importer.modules),
         )
         given: dict[str, Any] = {"name": FilePath(self._where).stem, **self._plain}
+        if self._model is not None:
+            given["dataset"] = ()
         try:
             return RunConfig(agent=parts["agent"], secrets=frozenset(self._expansion.secrets), source=source, **given)
         except ConfigError as error:

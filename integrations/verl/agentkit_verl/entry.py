@@ -1,0 +1,90 @@
+"""An agent as `agent_loop_config_path` names it: the schema of `agentkit run`, with verl's model instead of the file's."""
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import attrs
+import cattrs
+from attrs import frozen
+
+from agentkit.errors import ConfigError
+from agentkit.protocols import Model
+from agentkit.runs import RunConfig, load_config
+from agentkit.runs.config.document import read_document
+from agentkit_verl.settings import VerlSettings
+
+PARSERS: Mapping[str, str] = {"hermes": "hermes", "qwen3_coder": "qwen3-coder"}
+"""verl's `rollout.multi_turn.format` as the name of a parser of ours."""
+
+
+@frozen
+class Entry:
+    """One agent: what the file says of it, and of its rows."""
+
+    config: RunConfig
+    settings: VerlSettings
+
+
+def load_entry(
+    path: "str | os.PathLike[str]", name: str | None, *, model: Model, parts: Mapping[str, object] | None = None
+) -> Entry:
+    """The entry `name` of the list at `path`, or the only one; `parts` are an agent's where the file says nothing.
+
+    An entry has the sections of a run itself, or names the run's file as `config`, beside it. The sections `model` and
+    `dataset` may stay: they are not looked at.
+
+    Raises:
+        ConfigError: lists what is wrong with the file, by path and line.
+    """
+    file = Path(path)
+    tree = _tree(file, name)
+    settings = dict(_section(tree, file))
+    run = tree.get("config")
+    if run is None:
+        return Entry(load_config(file, entry=name, model=model, parts=parts), _settings(settings, file))
+    if unknown := set(tree) - {"name", "_target_", "config", "verl"}:
+        raise ConfigError(
+            f"{file}: the entry has config and {', '.join(sorted(map(repr, unknown)))}: say it in {run!r}, or leave config out"
+        )
+    if not isinstance(run, str):
+        raise ConfigError(f"{file}: config must be the name of a file, found {run!r:.100}")
+    other = file.parent / run
+    settings = {**_section(_tree(other, None), other), **settings}
+    return Entry(load_config(other, model=model, parts=parts), _settings(settings, file))
+
+
+def _tree(file: Path, name: str | None) -> Mapping[str, object]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the agent's configuration {str(file)!r}: {error}") from error
+    return read_document(text, where=str(file), entry=name).tree
+
+
+def _section(tree: Mapping[str, object], file: Path) -> Mapping[str, object]:
+    section = tree.get("verl")
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{file}: verl must be a mapping, found {section!r:.100}")
+    return section
+
+
+def _settings(section: Mapping[str, Any], file: Path) -> VerlSettings:
+    known = [each.name for each in attrs.fields(VerlSettings)]
+    for key in section:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
+            raise ConfigError(f"{file}: verl.{key} is unknown: {hint}")
+    given = {key: value for key, value in section.items() if value is not None}
+    try:
+        settings = cattrs.Converter(forbid_extra_keys=True).structure(given, VerlSettings)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    except Exception as error:  # whatever cattrs makes of a value of another kind
+        raise ConfigError(f"{file}: verl: {'; '.join(cattrs.transform_error(error))}") from error
+    return settings
