@@ -176,11 +176,13 @@ def _tagged_call(text: str, start: int, function: re.Match[str], call: ToolCall)
         at = _after_blanks(text, stop)
         if text.startswith(_END_VALUE, at):
             at = _after_blanks(text, at + len(_END_VALUE))
+    is_opened = text.startswith(_OPEN, start)
+    if not is_opened and not text.startswith(_END_FUNCTION, at):
+        return []  # the mention of a function
+    if keys != set(call.arguments):  # mended by a lenient parser
+        return [(start, _call_end(text, at), "call")] if is_opened else []
     ended = _FUNCTION_END.match(text, at)
-    if keys == set(call.arguments):
-        return [(start, at if ended is None else ended.end(), "call"), *values]
-    # Mended by a lenient parser, or no call but the mention of one.
-    return [(start, _call_end(text, at), "call")] if text.startswith(_OPEN, start) else []
+    return [(start, at if ended is None else ended.end(), "call"), *values]
 
 
 def _value(text: str, begin: int, value: Json) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def action_loss(
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """PPO's clipped loss with the geometric mean of an action's token ratios as the ratio of each of its tokens.
 
-    Zheng et al. 2025, arXiv 2507.18071, equations 13 to 15 (GSPO-token), with s_i taken over each action in place of
+    Zheng et al. 2025, arXiv 2507.18071, section 4.3 (GSPO-token), with s_i of section 4.1 over each action in place of
     each response: s_a = exp(mean over the action's tokens of log pi - log pi_old), and at token t
     sg[s_a] * pi_t / sg[pi_t]. Deviations: the unit is the action; tokens are aggregated by `loss_agg_mode`; negative
     advantages have PPO's dual clip (`clip_ratio_c`), which GSPO does not.
