@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from agentkit_verl.kinds import KINDS, kinds_of
 from agentkit_verl.rows import KindSpan
+from attrs import evolve
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
