@@ -60,7 +60,7 @@ def _entry(tree: list[object], where: str, name: str | None) -> int:
         raise ConfigError(f"{where}: a list must have mappings as entries, each with a name")
     if name is None:
         if len(tree) > 1:
-            raise ConfigError(f"{where}: the file has {len(tree)} entries ({', '.join(names)}): a run needs one of its own")
+            raise ConfigError(f"{where}: the file has {len(tree)} entries, {', '.join(names)}: name one of them")
         return 0
     if name not in names:
         raise ConfigError(f"{where}: no entry has the name {name!r}, found {', '.join(names)}")

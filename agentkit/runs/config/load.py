@@ -45,9 +45,9 @@ def load_config(
     that of the file. It goes to the front of `sys.path`, as that of a script does, so that components may come from
     modules beside it. Nothing is imported before the whole file has been checked as far as that goes without.
 
-    A trainer that has a model and tasks of its own gives the `model`: the file's sections `model` and `dataset` are then
-    not looked at, and there are no tasks. `parts` are fields of the agent for where its section says nothing. `entry` is
-    the name of one of several runs, where the file is a list of them.
+    A trainer that has a model and tasks of its own gives the `model`: the file's sections `model` and `dataset` are
+    then not looked at, and there are no tasks. `parts` are fields of the agent for where its section says nothing.
+    `entry` is the name of one of several runs, where the file is a list of them.
 
     Raises:
         ConfigError: lists every problem with its path, its line, what was found, and the nearest name that would do.

@@ -1,10 +1,10 @@
 """Calls to verl's rollout servers that end when they are told to, and keep what was sampled until then.
 
-verl's client has no way to end a request: cancelling `generate` leaves the server working on it. But every request goes
-through the client's `_acquire_server`, which gives the server's actor handle. A copy of the client whose
-`_acquire_server` wraps that handle sees each request with the id that the server knows it by, and the part of the answer
-that each attempt brought: a request that a weight sync interrupts is sent again by verl's asynchronous client, with what
-was sampled before it. So
+verl's client has no way to end a request: cancelling `generate` leaves the server working on it. But every request
+goes through the client's `_acquire_server`, which gives the server's actor handle. A copy of the client whose
+`_acquire_server` wraps that handle sees each request with the id that the server knows it by, and the part of the
+answer that each attempt brought: a request that a weight sync interrupts is sent again by verl's asynchronous client,
+with what was sampled before it. So
 
 - each part is recorded as it arrives, with the weights that sampled it;
 - a request is ended by the server's own `abort_request`, which has `generate` return what was sampled (verl's vLLM

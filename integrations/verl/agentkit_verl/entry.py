@@ -1,19 +1,18 @@
-"""An agent as `agent_loop_config_path` names it: the schema of `agentkit run`, with verl's model instead of the file's."""
+"""An agent as `agent_loop_config_path` names it: the schema of `agentkit run`, but with verl's model."""
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
-import attrs
-import cattrs
 from attrs import frozen
 
 from agentkit.errors import ConfigError
 from agentkit.protocols import Model
 from agentkit.runs import RunConfig, load_config
 from agentkit.runs.config.document import read_document
+from agentkit.runs.config.problems import Problems, tell
+from agentkit.runs.config.values import StrictValues
 from agentkit_verl.settings import VerlSettings
 
 PARSERS: Mapping[str, str] = {"hermes": "hermes", "qwen3_coder": "qwen3-coder"}
@@ -47,13 +46,32 @@ def load_entry(
         return Entry(load_config(file, entry=name, model=model, parts=parts), _settings(settings, file))
     if unknown := set(tree) - {"name", "_target_", "config", "verl"}:
         raise ConfigError(
-            f"{file}: the entry has config and {', '.join(sorted(map(repr, unknown)))}: say it in {run!r}, or leave config out"
+            f"{file}: the entry has config and {', '.join(sorted(map(repr, unknown)))}: say it in {run!r}, or leave "
+            "config out"
         )
     if not isinstance(run, str):
         raise ConfigError(f"{file}: config must be the name of a file, found {run!r:.100}")
     other = file.parent / run
     settings = {**_section(_tree(other, None), other), **settings}
     return Entry(load_config(other, model=model, parts=parts), _settings(settings, file))
+
+
+def agent_names(path: "str | os.PathLike[str]", name: str | None) -> frozenset[str]:
+    """The fields that the agent's section gives: what they say is not made, so that defaults need not be either.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    file = Path(path)
+    tree = _tree(file, name)
+    if isinstance(run := tree.get("config"), str):
+        tree = _tree(file.parent / run, None)
+    agent = tree.get("agent")
+    return (
+        frozenset(key for key, value in agent.items() if value is not None)
+        if isinstance(agent, Mapping)
+        else frozenset()
+    )
 
 
 def _tree(file: Path, name: str | None) -> Mapping[str, object]:
@@ -74,17 +92,11 @@ def _section(tree: Mapping[str, object], file: Path) -> Mapping[str, object]:
 
 
 def _settings(section: Mapping[str, Any], file: Path) -> VerlSettings:
-    known = [each.name for each in attrs.fields(VerlSettings)]
-    for key in section:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}"
-            raise ConfigError(f"{file}: verl.{key} is unknown: {hint}")
-    given = {key: value for key, value in section.items() if value is not None}
     try:
-        settings = cattrs.Converter(forbid_extra_keys=True).structure(given, VerlSettings)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    except Exception as error:  # whatever cattrs makes of a value of another kind
-        raise ConfigError(f"{file}: verl: {'; '.join(cattrs.transform_error(error))}") from error
-    return settings
+        return cast("VerlSettings", StrictValues(_no_component).structure(dict(section), VerlSettings))
+    except Problems as error:
+        raise tell(error.under("verl").problems, where=str(file), place=lambda _: None, hide=str) from None
+
+
+def _no_component(value: object, hint: Any) -> NoReturn:
+    raise Problems.one(f"must be {hint!r:.100}, found {value!r:.100}")

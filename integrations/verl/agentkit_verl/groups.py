@@ -1,4 +1,4 @@
-"""The sessions of one prompt, which verl runs side by side in one process: who waits for whom, and what is left of them.
+"""The sessions of one prompt, which verl runs side by side in one process: who waits for whom, and what is left.
 
 verl's own rules would harm a group whose siblings failed. A session that is left alone has no baseline: GRPO takes its
 raw reward for the advantage. A group whose rows are all masked teaches nothing, and a batch of such groups ends the
@@ -7,6 +7,7 @@ time: verl uses a group only when all of its sessions have ended.
 """
 
 from collections.abc import Hashable
+from itertools import count
 from typing import Literal
 
 import anyio
@@ -35,13 +36,15 @@ class GroupRules:
 class Group:
     """The sessions of one prompt. All of them join before the first goes on."""
 
-    rules: GroupRules
+    number: int
+    """Of this group among those of the process: a task that comes again, in the next epoch say, is another rollout."""
     joined: int = 0
     outcomes: list[Outcome] = field(factory=list)
     replaced: int = 0
     """How many rollouts were begun in place of others."""
     _settled: anyio.Event = field(factory=anyio.Event)
-    _left: int = 0
+    left: int = 0
+    """Sessions that have handed over their rows."""
     _failure_told: bool = False
 
     @property
@@ -62,7 +65,7 @@ class Group:
         if self.running == 0:
             self._settled.set()
 
-    async def verdict(self, *, validate: bool) -> Verdict:
+    async def verdict(self, rules: GroupRules, *, validate: bool) -> Verdict:
         """What a session's rows are good for, once all siblings have ended. `fail` is said to one session only.
 
         Cancellation: the other sessions go on without this one.
@@ -72,9 +75,9 @@ class Group:
             return "keep"
         kept = sum(outcome in (Outcome.TRAIN, Outcome.MASK) for outcome in self.outcomes)
         trained = sum(outcome is Outcome.TRAIN for outcome in self.outcomes)
-        if trained and kept >= min(self.rules.min_group, self.joined):
+        if trained and kept >= min(rules.min_group, self.joined):
             return "keep"
-        if self.rules.fails and not self._failure_told:
+        if rules.fails and not self._failure_told:
             self._failure_told = True
             return "fail"
         return "drop"
@@ -88,23 +91,20 @@ class Group:
 class Groups:
     """The groups under way in a process."""
 
-    def __init__(self, rules: GroupRules) -> None:
-        self._rules = rules
+    def __init__(self) -> None:
         self._open: dict[Hashable, Group] = {}
+        self._numbers = count()
 
     def join(self, key: Hashable) -> Group:
         """One more session of a group."""
         group = self._open.get(key)
         if group is None or group.running == 0:
-            group = self._open[key] = Group(self._rules)
+            group = self._open[key] = Group(next(self._numbers))
         group.joined += 1
         return group
 
-    def leave(self, key: Hashable) -> None:
+    def leave(self, key: Hashable, group: Group) -> None:
         """A session has handed over its rows; a group that all have left is forgotten."""
-        group = self._open.get(key)
-        if group is None:
-            return
-        group._left += 1
-        if group._left == group.joined:
+        group.left += 1
+        if group.left == group.joined and self._open.get(key) is group:
             del self._open[key]

@@ -31,7 +31,7 @@ class Taken:
     """Seconds in which a generation waited for weights to be exchanged."""
     request_ids: set[str] = field(factory=set)
     experts: list[tuple[tuple[int, ...], int, Any]] = field(factory=list)
-    """(last sampled ids, length of prompt and sampled ids, routed experts of those) of each generation that has them."""
+    """(last sampled ids, length with the prompt, routed experts) of each generation whose server says them."""
 
     def experts_of(self, token_ids: Sequence[int], stop: int) -> Any:
         """The routed experts of a chain's first `stop` tokens, or None where there are none."""

@@ -52,6 +52,7 @@ class _Place:
     trajectory: Trajectory
     number: int
     weight: float
+    agent: str
 
     @property
     def chain(self) -> Chain:
@@ -75,7 +76,7 @@ def rows_of(
     if trajectory.outcome not in (Outcome.TRAIN, Outcome.MASK):
         return ()
     masked = trajectory.outcome is Outcome.MASK
-    places = _places(trajectory, settings)
+    places = _places(trajectory, settings, info.agent)
     if masked:
         places = places[-1:]
     made = [row for place in places if (row := _row(place, limits, settings, info, kinds, masked=masked)) is not None]
@@ -90,11 +91,13 @@ def rows_of(
     return tuple(told)
 
 
-def _places(trajectory: Trajectory, settings: VerlSettings) -> list[_Place]:
+def _places(trajectory: Trajectory, settings: VerlSettings, agent: str) -> list[_Place]:
     """The chains that hold something sampled, those of sub-agents first, that of the last turn last."""
     weights = iter(chain_weights(trajectory, settings.weights))
     weighted = [
-        _Place(each, number, next(weights)) for each in trajectory.walk() for number in range(len(each.chains))
+        _Place(each, number, next(weights), f"{agent}.{at}" if at else agent)
+        for at, each in enumerate(trajectory.walk())
+        for number in range(len(each.chains))
     ]
     path = trajectory.path()
     last = path[-1].chain if path else len(trajectory.chains) - 1
@@ -141,6 +144,7 @@ def _row(
         logprobs=array("f", chain.logprobs[split:stop]),
         info=evolve(
             info,
+            agent=place.agent,
             weight=place.weight,
             actions=actions,
             kinds=() if kinds is None else _kinds(trajectory, fitting, kinds, split),

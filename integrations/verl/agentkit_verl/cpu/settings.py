@@ -40,7 +40,7 @@ def overrides(*, workers: int = 1, ray_cpus: int = 32) -> list[str]:
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}: there must be at least one process that trains")
-    model, actor, rollout = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
+    model, actor, ref, rollout = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "ref", "rollout"))
     return [
         "trainer.device=cpu",
         "trainer.nnodes=1",
@@ -56,6 +56,10 @@ def overrides(*, workers: int = 1, ray_cpus: int = 32) -> list[str]:
         f"{actor}.fsdp_config.strategy=fsdp2",
         f"{actor}.fsdp_config.model_dtype=fp32",
         f"{actor}.fsdp_config.dtype=float32",
+        f"+{actor}.fsdp_config.mixed_precision.param_dtype=fp32",  # or the trainer's log-probs are bfloat16's
+        f"{ref}.fsdp_config.model_dtype=fp32",
+        f"{ref}.fsdp_config.dtype=float32",
+        f"+{ref}.fsdp_config.mixed_precision.param_dtype=fp32",
         f"{actor}.use_torch_compile=false",
         f"{rollout}.name={ROLLOUT}",
         f"{rollout}.dtype=float32",
