@@ -18,6 +18,7 @@ collect_ignore_glob = [] if importlib.util.find_spec("verl") else ["*"]
 # Each may open a connection, and none of the tests needs what is at its other end.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0", WANDB_MODE="disabled")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: several threads spend their time waiting for each other
 
 
 def pytest_configure(config: pytest.Config) -> None:
