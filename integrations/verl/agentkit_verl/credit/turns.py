@@ -120,11 +120,11 @@ def returns_of(turns: Sequence[Turn], gamma: float) -> tuple[float, ...]:
 
 
 def _is_repeated(sums: Sequence[float], score: float | None) -> bool:
-    """Whether each of a session's rows has all of its score, and not a share."""
+    """Whether each of a session's several rows has all of its score, and not a share."""
     scale = max(map(abs, (*sums, score or 0.0))) * _TOLERANCE
     if score is not None and abs(sum(sums) - score) <= scale:
         return False
-    return all(abs(one - sums[-1]) <= scale for one in sums)
+    return len(sums) > 1 and all(abs(one - sums[-1]) <= scale for one in sums)
 
 
 def _turns(
