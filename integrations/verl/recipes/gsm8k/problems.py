@@ -13,15 +13,13 @@ from agentkit.errors import ToolError
 from agentkit.rewards import answer_of
 
 LONGEST: Final = 200
-_OPERATIONS: Mapping[type[ast.AST], Callable[..., float]] = {
+_BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
 }
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
@@ -68,8 +66,10 @@ def number_in(text: str) -> Decimal | None:
 def _value(node: ast.AST) -> float:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return float(node.value)  # type: ignore[arg-type]  # of a float no operation here is slow, however large
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.operand))
-    raise ToolError(f"only numbers, + - * / // % and parentheses are understood, found {type(node).__name__}")
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _BINARY[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _value(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    found = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
+    raise ToolError(f"only numbers, + - * / // % and parentheses are understood, found {type(found).__name__}")

@@ -4,7 +4,7 @@ python -m recipes.search.prepare_data train.parquet data/search-train.parquet
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -33,7 +33,7 @@ def task_of(row: Mapping[str, Any]) -> Task | None:
     )
 
 
-def _answers(value: object) -> list[object]:
+def _answers(value: object) -> Sequence[object]:
     if isinstance(value, str):  # some copies have the list as JSON
         value = json.loads(value) if value.startswith("[") else [value]
     if not isinstance(value, list):

@@ -36,6 +36,7 @@ def search(url: str, *, topk: int = 3, timeout_s: float = 20.0, tries: int = 3, 
         """
         if not query.strip():
             raise ToolError("query must not be empty")
+        failed: Exception | None = None
         for attempt in range(tries):
             if attempt:
                 await anyio.sleep(2.0 ** (attempt - 1))
@@ -87,8 +88,7 @@ async def _ask(url: str, query: str, *, topk: int, timeout_s: float) -> Sequence
 
 
 def _contents(item: Mapping[str, Any]) -> str:
-    document = item.get("document", item)
-    contents = document["contents"] if isinstance(document, Mapping) else document
+    contents = item["document"]["contents"]
     if not isinstance(contents, str):
         raise TypeError("contents must be text")
     return contents
