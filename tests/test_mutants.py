@@ -71,6 +71,18 @@ def test_what_is_not_seen_or_proves_nothing_fails(sample: Path):
 
 
 @pytest.mark.slow
+def test_a_part_may_name_its_interpreter(sample: Path):
+    (sample / "env").symlink_to(sys.prefix)
+    within = Path(sys.executable).relative_to(sys.prefix)
+    code, output = run(sample, f'python = "env/{within}"\n{entry("seen")}')
+    assert code == 0, output
+    assert "1 caught, 0 survived, 0 invalid" in output
+    code, output = run(sample, f'python = "no-env/bin/python"\n{entry("seen")}')
+    assert code == 1, output
+    assert "1 mutants left out, there is no no-env/bin/python: sample" in output
+
+
+@pytest.mark.slow
 def test_tests_that_fail_anyway_prove_nothing(sample: Path):
     (sample / "test_sample.py").write_text(TESTS.replace("== 4", "== 5"))
     code, output = run(sample, entry("seen"))

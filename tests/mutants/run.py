@@ -34,7 +34,10 @@ GREEN, TESTS_FAILED = 0, 1  # pytest's exit codes; 2 to 5 are broken collections
 
 @frozen(kw_only=True)
 class Mutant:
-    """One defect to plant: the only occurrence of `find` in `file` becomes `replace`; `tests` must then fail."""
+    """One defect to plant: the only occurrence of `find` in `file` becomes `replace`; `tests` must then fail.
+
+    `python` runs the tests: a path from the root, or empty for the interpreter that this runs on.
+    """
 
     name: str
     file: str
@@ -43,6 +46,7 @@ class Mutant:
     tests: tuple[str, ...] = field(converter=tuple)
     invariant: str
     part: str
+    python: str = ""
 
     def planted(self, source: str) -> str:
         """The source with the defect in it.
@@ -81,13 +85,14 @@ def read_mutants(folder: Path) -> tuple[Mutant, ...]:
     """
     mutants: dict[str, Mutant] = {}
     for path in sorted(folder.glob("*.toml")):
-        for number, entry in enumerate(tomllib.loads(path.read_text())["mutant"], 1):
+        part = tomllib.loads(path.read_text())
+        for number, entry in enumerate(part["mutant"], 1):
             if set(entry) != set(FIELDS):
                 wrong = ", ".join(sorted(set(entry) ^ set(FIELDS)))
                 raise ValueError(f"{path.name}: mutant {number} must have exactly {', '.join(FIELDS)}; check {wrong}")
             if not isinstance(entry["tests"], list) or not entry["tests"]:
                 raise ValueError(f"{path.name}: mutant {number} must name a list of tests, found {entry['tests']!r}")
-            mutant = Mutant(**entry, part=path.stem)
+            mutant = Mutant(**entry, part=path.stem, python=part.get("python", ""))
             if mutant.name in mutants:
                 raise ValueError(f"{path.name}: the name {mutant.name!r} is taken in {mutants[mutant.name].part}.toml")
             mutants[mutant.name] = mutant
@@ -104,7 +109,7 @@ def copy_tree(root: Path, tree: Path) -> None:
     shutil.copytree(root, tree, ignore=left_out, symlinks=True)
 
 
-def run_tests(tree: Path, tests: Iterable[str], *options: str) -> tuple[int | None, str]:
+def run_tests(python: Path, tree: Path, tests: Iterable[str], *options: str) -> tuple[int | None, str]:
     """pytest's exit code (None: it hung) and output for `tests` in `tree`, importing the packages of that tree."""
     paths = os.pathsep.join(str((tree / root).resolve()) for root in SOURCE_ROOTS)
     environment = {
@@ -113,7 +118,7 @@ def run_tests(tree: Path, tests: Iterable[str], *options: str) -> tuple[int | No
         "PYTHONDONTWRITEBYTECODE": "1",  # a stale .pyc of the same second and size would hide the defect
         "AGENTKIT_HYPOTHESIS": "mutants",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutant_profile", "-p", "no:cacheprovider", "--tb=line"]
+    command = [str(python), "-m", "pytest", "-q", "-p", "mutant_profile", "-p", "no:cacheprovider", "--tb=line"]
     command += [f"--timeout={TEST_TIMEOUT_S}", *options, *tests]
     try:
         done = subprocess.run(
@@ -124,7 +129,12 @@ def run_tests(tree: Path, tests: Iterable[str], *options: str) -> tuple[int | No
     return done.returncode, done.stdout + done.stderr
 
 
-def judge(mutant: Mutant, tree: Path) -> Verdict:
+def interpreter(mutant: Mutant, root: Path) -> Path:
+    """What runs the mutant's tests."""
+    return root / mutant.python if mutant.python else Path(sys.executable)
+
+
+def judge(mutant: Mutant, root: Path, tree: Path) -> Verdict:
     """The verdict on one mutant, planted in `tree` and taken out again."""
     started = time.monotonic()
 
@@ -137,7 +147,7 @@ def judge(mutant: Mutant, tree: Path) -> Verdict:
     original = path.read_text()
     try:
         path.write_text(mutant.planted(original))
-        code, output = run_tests(tree, mutant.tests, "-x")
+        code, output = run_tests(interpreter(mutant, root), tree, mutant.tests, "-x")
     except ValueError as error:
         return verdict("invalid", str(error))
     finally:
@@ -156,10 +166,10 @@ def last_line(output: str) -> str:
     return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
 
 
-def failing_tests(mutants: Sequence[Mutant], tree: Path) -> tuple[str, ...]:
+def failing_tests(mutants: Sequence[Mutant], root: Path, tree: Path) -> tuple[str, ...]:
     """The tests named by these mutants that fail with nothing planted; all that are named if pytest could not run."""
     tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
-    code, output = run_tests(tree, tests)
+    code, output = run_tests(interpreter(mutants[0], root), tree, tests)
     print(f"  {mutants[0].part}: {last_line(output)}", flush=True)
     if code == GREEN:
         return ()
@@ -175,7 +185,7 @@ def proves_nothing(mutant: Mutant, failing: Iterable[str]) -> bool:
     )
 
 
-def judge_all(mutants: Sequence[Mutant], trees: Sequence[Path]) -> list[Verdict]:
+def judge_all(mutants: Sequence[Mutant], root: Path, trees: Sequence[Path]) -> list[Verdict]:
     """A verdict for every mutant, as many at a time as there are trees."""
     free: SimpleQueue[Path] = SimpleQueue()
     for tree in trees:
@@ -184,7 +194,7 @@ def judge_all(mutants: Sequence[Mutant], trees: Sequence[Path]) -> list[Verdict]
     def one(mutant: Mutant) -> Verdict:
         tree = free.get()
         try:
-            return judge(mutant, tree)
+            return judge(mutant, root, tree)
         finally:
             free.put(tree)
 
@@ -239,16 +249,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(columns((one.invariant, one.part, one.name, one.file) for one in mutants))
         return 0
 
+    root = options.root.resolve()
+    for python in sorted({one.python for one in mutants if not interpreter(one, root).exists()}):
+        left_out = [one for one in mutants if one.python == python]
+        print(f"{len(left_out)} mutants left out, there is no {python}: {', '.join({one.part for one in left_out})}")
+        mutants = tuple(one for one in mutants if one.python != python)
+
     with tempfile.TemporaryDirectory(prefix="agentkit-mutants-") as folder:
         trees = [Path(folder) / f"tree{number}" for number in range(max(1, options.jobs))]
         for tree in trees:
             copy_tree(options.root, tree)
         print(f"with nothing planted ({len(mutants)} mutants):", flush=True)
         parts = dict.fromkeys(mutant.part for mutant in mutants)
-        failing = {part: failing_tests([one for one in mutants if one.part == part], trees[0]) for part in parts}
+        failing = {part: failing_tests([one for one in mutants if one.part == part], root, trees[0]) for part in parts}
         idle = {one for one in mutants if proves_nothing(one, failing[one.part])}
         print("planted:", flush=True)
-        verdicts = judge_all([one for one in mutants if one not in idle], trees)
+        verdicts = judge_all([one for one in mutants if one not in idle], root, trees)
 
     verdicts += [
         Verdict(one, "invalid", "a test it names fails with nothing planted", 0.0) for one in mutants if one in idle
