@@ -69,7 +69,9 @@ class Built:
         if self.entry.settings.verl_tools and self.handed.tools:
             multi_turn = rollout.multi_turn
             limit = ResponseLimit(multi_turn.max_tool_response_length, multi_turn.tool_response_truncate_side)
-            tools, env = (*tools, *verl_tools(self.handed.tools, limit=limit)), with_tools(env)
+            side_by_side = int(multi_turn.get("max_parallel_calls", None) or 1) > 1
+            tools = (*tools, *verl_tools(self.handed.tools, limit=limit, parallel=side_by_side))
+            env = with_tools(env)
         return evolve(
             agent,
             tools=tools,
@@ -95,6 +97,7 @@ def build(handed: Handed, name: str) -> Built:
         prompt_length=limits.prompt_length,
         response_length=limits.response_length,
         window=int(rollout.get("max_model_len", None) or limits.prompt_length + limits.response_length),
+        logprobs=bool(rollout.calculate_log_probs),
         pauses=pauses,
         shown=functools.partial(server_media, images=images, expanded=rollout.name == "sglang") if sees else None,
     )

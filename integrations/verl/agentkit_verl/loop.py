@@ -102,16 +102,20 @@ class _Process:
         """
         name = loop._name
         making = self._workers.get(name)
-        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+        if making is None or (making.done() and not _is_alive(making)):
             making = self._workers[name] = asyncio.create_task(_make(loop.handed(), name))
         return await asyncio.shield(making)
 
     async def close(self) -> None:
         """End all workers. Cancellation: those that were reached end."""
         for making in self._workers.values():
-            if making.done() and not making.cancelled() and making.exception() is None:
+            if making.done() and _is_alive(making):
                 await making.result().close()
         self._workers.clear()
+
+
+def _is_alive(made: "asyncio.Task[Worker]") -> bool:
+    return not made.cancelled() and made.exception() is None and made.result().alive
 
 
 async def _make(handed: Handed, name: str) -> Worker:
@@ -239,12 +243,8 @@ def _metrics(info: RowInfo, taken: Taken) -> AgentLoopMetrics:
 
 def _fields(info: RowInfo, row: Row | None, given: Mapping[str, Any], session: SessionRows) -> dict[str, Any]:
     """The `extra_fields` of a row: those that verl knows, of which V1 wants numbers, and ours under one key."""
-    trajectory = session.trajectory
-    spans = [versions for each in trajectory.walk() if (versions := each.policy_versions())] if trajectory else []
     step = int(given.get("global_steps") or 0)
-    lowest, highest = max(0, step - 1), max(0, step - 1)
-    if spans:
-        lowest, highest = min(low for low, _ in spans), max(high for _, high in spans)
+    lowest, highest = session.taken.versions or (max(0, step - 1), max(0, step - 1))
     extra: dict[str, Any] = {
         "min_global_steps": lowest,
         "max_global_steps": highest,

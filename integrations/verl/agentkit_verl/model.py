@@ -29,9 +29,19 @@ class Taken:
     """How often requests were preempted; -1 where no server said."""
     synced_s: float = 0.0
     """Seconds in which a generation waited for weights to be exchanged."""
+    versions: tuple[int, int] | None = None
+    """The lowest and the highest weights that sampled, as far as servers said."""
     request_ids: set[str] = field(factory=set)
     experts: list[tuple[tuple[int, ...], int, Any]] = field(factory=list)
     """(last sampled ids, length with the prompt, routed experts) of each generation whose server says them."""
+
+    def note_versions(self, extra_fields: Mapping[str, Any]) -> None:
+        """Take in what a server says of one answer: its weights may have changed while it sampled."""
+        named = [extra_fields.get(name) for name in ("global_steps", "min_global_steps", "max_global_steps")]
+        found = [version for version in named if isinstance(version, int)]
+        if found:
+            found += self.versions or ()
+            self.versions = (min(found), max(found))
 
     def experts_of(self, token_ids: Sequence[int], stop: int) -> Any:
         """The routed experts of a chain's first `stop` tokens, or None where there are none."""
@@ -50,6 +60,7 @@ class ServerModel:
 
     `response_length` is that of verl's rows: of a chain at most as many tokens follow its opening, or the opening's
     first `prompt_length` tokens where that is longer. `window` is the server's `max_model_len`, where it is known.
+    `logprobs` is verl's `calculate_log_probs`: without, servers give none, and zeros are recorded, which no row shows.
     """
 
     def __init__(
@@ -59,6 +70,7 @@ class ServerModel:
         prompt_length: int,
         response_length: int,
         window: int | None = None,
+        logprobs: bool = True,
         pauses: Pauses | None = None,
         shown: Shown | None = None,
     ) -> None:
@@ -66,6 +78,7 @@ class ServerModel:
         self._prompt_length = prompt_length
         self._response_length = response_length
         self._window = window
+        self._logprobs = logprobs
         self._pauses = pauses
         self._shown = shown
         self.takes_media = shown is not None
@@ -82,7 +95,7 @@ class ServerModel:
         wire = self._wire(request)
         room = self._room(request, wire)
         params = {**request.params, "max_tokens": room, "stop_token_ids": sorted(request.stop_ids)}
-        generation = _Generation(request, emit, self._pauses)
+        generation = _Generation(request, emit, self._pauses, logprobs=self._logprobs)
         ids, images = (wire.ids, None) if not request.media or self._shown is None else self._shown(request)
         arguments: dict[str, Any] = {"request_id": request.request_id, "prompt_ids": ids, "sampling_params": params}
         if images:
@@ -150,10 +163,11 @@ class _Wire:
 class _Generation:
     """The parts of one answer on their way into the record, and the waits between them."""
 
-    def __init__(self, request: TokenRequest, emit: EmitTokens, pauses: Pauses | None) -> None:
+    def __init__(self, request: TokenRequest, emit: EmitTokens, pauses: Pauses | None, *, logprobs: bool) -> None:
         self._request = request
         self._emit = emit
         self._pauses = pauses
+        self._logprobs = logprobs
         self._waits = ExitStack()
         self._wait: AbstractContextManager[None] | None = None
         self._waited_from = 0.0
@@ -198,8 +212,12 @@ class _Generation:
     def take(self, output: Output) -> None:
         """A part has come: into the record with it."""
         self._parts.append(output)
+        if self._taken is not None:
+            self._taken.note_versions(output.extra_fields)
         ids, logprobs = list(output.token_ids), output.log_probs
         if ids:
+            if logprobs is None and not self._logprobs:
+                logprobs = [0.0] * len(ids)
             if logprobs is None or len(logprobs) != len(ids):
                 found = "none" if logprobs is None else str(len(logprobs))
                 raise ModelError(

@@ -73,6 +73,11 @@ class Worker:
         self._ready: asyncio.Future[Pool] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._serve(), name=f"agentkit worker {config.name}")
 
+    @property
+    def alive(self) -> bool:
+        """Whether sessions can run: false once its pool has ended, by a journal that cannot be written, say."""
+        return not self._task.done()
+
     async def close(self) -> None:
         """End what is under way, and close its envs.
 
