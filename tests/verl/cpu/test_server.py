@@ -223,11 +223,11 @@ async def test_requests_come_and_go_at_random(server):
 
     rng = random.Random(4)
 
-    async def one(index):
-        limit = rng.randint(1, 60)
+    async def one(index, fates):
+        fate = rng.choice(fates)
+        limit = rng.randint(1, 60) if fate == "whole" else rng.randint(100, 400)
         task = start(server, f"r{index}", {"max_tokens": limit, "ignore_eos": True, "logprobs": True})
-        fate = rng.choice(["whole", "abort", "cancel", "pause"])
-        await asyncio.sleep(rng.random() * 0.2)
+        await asyncio.sleep(rng.random() * 0.1)
         if fate == "abort":
             await server.abort_request(f"r{index}")
         elif fate == "cancel":
@@ -246,8 +246,11 @@ async def test_requests_come_and_go_at_random(server):
             assert len(found.token_ids) < limit
         return found.stop_reason
 
+    fates = []
     async with asyncio.timeout(60):
-        fates = await asyncio.gather(*map(one, range(120)))
+        for wave in range(4):
+            others = ["whole", "abort", "cancel"] + ["pause"] * (wave > 1)
+            fates += await asyncio.gather(*(one(100 * wave + i, others) for i in range(30)))
         await still(server)
     state = await server.get_state()
     assert {"completed", "aborted", "cancelled"} <= set(fates)

@@ -42,7 +42,9 @@ class CPUReplica(RolloutReplica):
             raise ValueError(f"a replica of {ROLLOUT} is one process; its parallel sizes multiply to {self.world_size}")
         kind = "_reward" if self.is_reward_model else "_teacher" if self.is_teacher_model else ""
         name = server_name(self.replica_rank, kind + self.name_suffix)
-        settings = dict(self.config.engine_kwargs.get(ROLLOUT) or {})
+        settings = {"most_rows": min(self.config.max_num_seqs, 256)} | dict(
+            self.config.engine_kwargs.get(ROLLOUT) or {}
+        )
         server = (
             ray.remote(CPUServer)
             .options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
@@ -54,7 +56,6 @@ class CPUReplica(RolloutReplica):
                 dtype=self.config.dtype,
                 seed=self.config.seed + self.replica_rank,
                 trust_remote_code=bool(self.model_config.get("trust_remote_code", False)),
-                most_rows=min(self.config.max_num_seqs, 256),
                 **settings,
             )
         )
