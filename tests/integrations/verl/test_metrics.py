@@ -1,7 +1,9 @@
 """The numbers in verl's log, against an oracle that counts one rollout after the other."""
 
 import math
+import re
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,3 +220,31 @@ def test_a_fault_of_the_grader_is_no_score(grade: str) -> None:
     rows = [LoggedRow(session=str(i.session), info=i, prompt_tokens=1, response_tokens=1) for i in infos]
     found = agent_metrics(rows)
     assert (found["agent/score/mean"], found["agent/score/ungraded"]) == (1.0, 0.5)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "verl-metrics.md"
+OF_THE_TRAINER = {"agent/updates_skipped", "agent/mini_batches_skipped"}
+
+
+def test_the_page_lists_each_name_and_no_other() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("## All of them")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(agent/[^`]+)`", table, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    # the most general last: a name that is listed as it is belongs to that line
+    patterns = {
+        name: re.compile(re.sub("<.*?>", "[^/]+", re.escape(name)))
+        for name in sorted(listed, key=lambda name: "<" in name)
+    }
+    info = RowInfo(
+        task_id="t",
+        session=0,
+        score=1.0,
+        counts={"tool_calls": 1, "sampled": 1},
+        versions=(VersionSpan(0, 1, 1),),
+    )
+    gaps = tuple(TurnGap(turn, 1, 0.1, 0.1) for turn in range(70))
+    row = LoggedRow(session="s", info=info, prompt_tokens=1, response_tokens=1, gaps=gaps)
+    emitted = set(agent_metrics([row], version=2, expected_sessions=2)) | OF_THE_TRAINER
+    found = {name: next((each for each, p in patterns.items() if p.fullmatch(name)), None) for name in emitted}
+    assert [name for name, each in found.items() if each is None] == []
+    assert set(listed) - set(found.values()) == set()
