@@ -92,7 +92,10 @@ def rows_of(
 
 
 def _places(trajectory: Trajectory, settings: VerlSettings, agent: str) -> list[_Place]:
-    """The chains that hold something sampled, those of sub-agents first, that of the last turn last."""
+    """The chains that hold something sampled, those of sub-agents first, that of the last turn last.
+
+    Without those of a sub-agent that is not to be trained on: its score is no part of a baseline.
+    """
     weights = iter(chain_weights(trajectory, settings.weights))
     weighted = [
         _Place(each, number, next(weights), f"{agent}.{at}" if at else agent)
@@ -101,7 +104,11 @@ def _places(trajectory: Trajectory, settings: VerlSettings, agent: str) -> list[
     ]
     path = trajectory.path()
     last = path[-1].chain if path else len(trajectory.chains) - 1
-    sampled = [place for place in weighted if 1 in place.chain.mask_bytes]
+    sampled = [
+        place
+        for place in weighted
+        if 1 in place.chain.mask_bytes and (place.trajectory is trajectory or place.weight > 0)
+    ]
     return sorted(sampled, key=lambda place: _order(place, trajectory, last))
 
 
