@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from agentkit.errors import ConfigError, MissingExtraError
-from agentkit.protocols import Medium, Placed, TokenRequest, image
+from agentkit.protocols import MediaError, Medium, Placed, TokenRequest, image
 from agentkit.tokens import Images, collapse
 from agentkit_verl.plain import is_listed, listed
 
@@ -68,13 +68,25 @@ def as_medium(picture: Any) -> Medium:
     return Medium("image", held.getvalue(), "image/png")
 
 
-def multi_modal_data(placed: Sequence[Placed], images: Images) -> dict[str, Any]:
+def multi_modal_data(placed: Sequence[Placed], images: Images, *, length: int | None = None) -> dict[str, Any]:
     """`AgentLoopOutput.multi_modal_data` for a chain that shows `placed`: its images in order, or nothing.
 
+    Of a row that is shorter than its chain, `length` are the tokens of prompt and response: what is shown later is left
+    out, for a trainer wants as many images as the row has places for.
+
     Raises:
-        MediaError: one is no image.
+        MediaError: one is no image, or `length` ends in the middle of one.
     """
-    return {"images": [images.open(each.medium) for each in placed]} if placed else {}
+    shown: list[Any] = []
+    for each in placed:
+        if length is not None and each.stop > length:
+            if each.start < length:
+                raise MediaError(
+                    f"a row of {length} tokens ends within {each.medium!r}, at {each.start} to {each.stop}"
+                )
+            continue
+        shown.append(images.open(each.medium))
+    return {"images": shown} if shown else {}
 
 
 def server_media(
