@@ -111,5 +111,5 @@ def test_a_row_that_was_cut_has_the_images_that_it_has_places_for() -> None:
         return len(multi_modal_data(media, Images(), length=length).get("images", ()))
 
     assert [shown(length) for length in (None, 12, 9, 8, 5, 4, 1, 0)] == [3, 3, 2, 2, 1, 1, 0, 0]
-    with pytest.raises(MediaError, match="a row of 6 tokens ends within .* at 5 to 8"):
+    with pytest.raises(MediaError, match=r"a row of 6 tokens ends within .* at 5 to 8"):
         shown(6)
