@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentkit.errors import ConfigError
 from agentkit.protocols import Model
@@ -53,7 +53,10 @@ def load_entry(
         raise ConfigError(f"{file}: config must be the name of a file, found {run!r:.100}")
     other = file.parent / run
     settings = {**_section(_tree(other, None), other), **settings}
-    return Entry(load_config(other, model=model, parts=parts), _settings(settings, file))
+    config = load_config(other, model=model, parts=parts)
+    if isinstance(named := tree.get("name"), str):  # what verl calls it, whatever the run's file is called
+        config = evolve(config, name=named)
+    return Entry(config, _settings(settings, file))
 
 
 def agent_names(path: "str | os.PathLike[str]", name: str | None) -> frozenset[str]:

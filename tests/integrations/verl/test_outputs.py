@@ -1,4 +1,4 @@
-"""Rows of trajectories: what is in them, what is counted, where they are cut, against an oracle that goes token by token."""
+"""Rows of trajectories: what is in them, what counts, and where they are cut, against a token-by-token oracle."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
