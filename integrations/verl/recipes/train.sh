@@ -22,7 +22,7 @@ tokens_a_gpu=$((2 * (PROMPT_TOKENS + RESPONSE_TOKENS)))
 
 train() {
   local overrides=(
-    algorithm.adv_estimator=grpo
+    algorithm.adv_estimator=agentkit_grpo  # GRPO that counts rollouts, not rows; a lone survivor gets no advantage
     algorithm.use_kl_in_reward=False
 
     data.train_files="$DATA"

@@ -25,10 +25,10 @@ def rows() -> Path:
     return ROWS
 
 
-@pytest.fixture
-def called(tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, str]]]:
+@pytest.fixture(scope="session")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[list[str], dict[str, str]]]:
     """What a recipe's script, with these variables and arguments, would call: its arguments and its environment."""
-    echo = tmp_path / "python"
+    echo = tmp_path_factory.mktemp("echo") / "python"
     echo.write_text(ECHO)
     echo.chmod(0o755)
 

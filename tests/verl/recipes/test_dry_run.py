@@ -1,6 +1,8 @@
 """Each recipe as far as it goes without a GPU: its options in verl's own configuration, its agent, its data."""
 
+import copy
 import functools
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -48,7 +50,20 @@ RECIPES = [
     Recipe("swe/run_swe_rebench.sh", "colocate_async", "swe_rebench", swe, {"SWE_SANDBOXES": SANDBOXES}),
     Recipe("gpu_check/run.sh", "sync", "gsm8k", gsm8k),
 ]
-each = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.script)
+
+
+@pytest.fixture(scope="module", params=RECIPES, ids=lambda recipe: recipe.script)
+def recipe(request: pytest.FixtureRequest) -> Recipe:
+    return request.param
+
+
+@frozen
+class Call:
+    """What the script of a recipe would call, on data made by its `prepare_data.py` from rows of its dataset."""
+
+    argv: list[str]
+    environment: Mapping[str, str]
+    data: Path
 
 
 def options(argv: list[str]) -> list[str]:
@@ -71,13 +86,16 @@ def composed(argv: list[str]) -> Any:
         return compose("ppo_trainer", overrides=options(argv))
 
 
-@pytest.fixture
-def made(recipe: Recipe, called: Called, tmp_path: Path, rows: Path) -> tuple[list[str], dict[str, str], Path]:
-    """The recipe's call, on data made by its `prepare_data.py` from rows of its dataset."""
-    data = tmp_path / "train.parquet"
+@pytest.fixture(scope="module")
+def call(recipe: Recipe, called: Called, tmp_path_factory: pytest.TempPathFactory, rows: Path) -> Call:
+    data = tmp_path_factory.mktemp("data") / "train.parquet"
     write_parquet(tasks_of(rows / f"{recipe.rows}.jsonl", recipe.prepare.task_of), data, agent_name="agentkit")
-    argv, environment = called(recipe.script, MODEL="some/model", DATA=str(data), **recipe.env)
-    return argv, environment, data
+    return Call(*called(recipe.script, MODEL="some/model", DATA=str(data), **recipe.env), data)
+
+
+@pytest.fixture(scope="module")
+def config(call: Call) -> Any:
+    return composed(call.argv)
 
 
 def test_every_script_is_tried(recipes: Path):
@@ -86,16 +104,14 @@ def test_every_script_is_tried(recipes: Path):
     }
 
 
-@each
-def test_verl_takes_every_option_and_builds_its_trainer(recipe: Recipe, made: Any):
+def test_verl_takes_every_option_and_builds_its_trainer(recipe: Recipe, call: Call, config: Any):
     import agentkit_verl.plugin  # noqa: F401  # what VERL_USE_EXTERNAL_MODULES does in the recipe's own processes
     from omegaconf import OmegaConf
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.trainer.ppo.v1 import get_trainer_cls
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    argv, environment, data = made
-    config = composed(argv)
+    config = copy.deepcopy(config)  # the trainer writes into it
     OmegaConf.to_container(config, resolve=True)
     assert (need_critic(config), need_reference_policy(config)) == (False, False)
     validate_config(config=config, use_reference_policy=False, use_critic=False)
@@ -109,34 +125,29 @@ def test_verl_takes_every_option_and_builds_its_trainer(recipe: Recipe, made: An
     assert actor.ppo_max_token_len_per_gpu * parallel >= longest
     assert config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu == actor.ppo_max_token_len_per_gpu
     assert (actor.strategy, actor.engine.strategy, actor.policy_loss.loss_mode) == ("fsdp2", "fsdp2", recipe.loss)
-    assert config.data.train_files == str(data)
+    assert config.data.train_files == str(call.data)
 
     assert config.trainer.v1.trainer_mode == f"agentkit_{recipe.mode}"
-    assert environment["VERL_USE_EXTERNAL_MODULES"] == "agentkit_verl.plugin"
+    assert call.environment["VERL_USE_EXTERNAL_MODULES"] == "agentkit_verl.plugin"
     trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config=config)  # refuses what its mode cannot do
     assert trainer.trainer_mode == recipe.mode
     assert trainer.replay_buffer.sync_refill_failed_groups is (recipe.mode == "sync")
 
 
-@each
-def test_the_advantages_and_the_loss_are_known(recipe: Recipe, made: Any):
+def test_the_advantages_and_the_loss_are_known(config: Any):
     import agentkit_verl.plugin  # noqa: F401
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 
-    config = composed(made[0])
     assert callable(get_adv_estimator_fn(config.algorithm.adv_estimator))
     assert callable(get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode))
 
 
-@each
-def test_what_workers_need_reaches_them(recipe: Recipe, made: Any):
-    argv, environment, _ = made
-    forwarded = composed(argv).ray_kwargs.ray_init.runtime_env.env_vars
+def test_what_workers_need_reaches_them(recipe: Recipe, call: Call, config: Any):
+    forwarded = config.ray_kwargs.ray_init.runtime_env.env_vars
     assert set(forwarded) == {"PYTHONPATH", "VERL_USE_EXTERNAL_MODULES", *recipe.env}
-    assert {name: environment[name] for name in forwarded} == dict(forwarded)
+    assert {name: call.environment[name] for name in forwarded} == dict(forwarded)
 
 
-@each
 def test_options_given_last_hold(recipe: Recipe, called: Called):
     argv, _ = called(
         recipe.script, "trainer.total_epochs=7", "data.max_response_length=99", MODEL="m", DATA="d", **recipe.env
@@ -145,7 +156,6 @@ def test_options_given_last_hold(recipe: Recipe, called: Called):
     assert (config.trainer.total_epochs, config.data.max_response_length) == (7, 99)
 
 
-@each
 @pytest.mark.parametrize("missing", ["MODEL", "DATA"])
 def test_a_missing_variable_is_named(recipe: Recipe, missing: str, called: Called):
     given = {"MODEL": "m", "DATA": "d", **recipe.env}
@@ -154,17 +164,18 @@ def test_a_missing_variable_is_named(recipe: Recipe, missing: str, called: Calle
         called(recipe.script, **given)
 
 
-@pytest.fixture
-def entry(recipe: Recipe, made: Any, monkeypatch: pytest.MonkeyPatch) -> Entry:
-    for name, value in recipe.env.items():
-        monkeypatch.setenv(name, value)
-    agent = composed(made[0]).actor_rollout_ref.rollout.agent
-    return load_entry(
-        agent.agent_loop_config_path,
-        agent.default_agent_loop,
-        model=ScriptedModel(["hello"]),
-        parts={"renderer": _renderer(), "parser": HermesParser()},
-    )
+@pytest.fixture(scope="module")
+def entry(recipe: Recipe, config: Any) -> Entry:
+    agent = config.actor_rollout_ref.rollout.agent
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in recipe.env.items():
+            patch.setenv(name, value)
+        return load_entry(
+            agent.agent_loop_config_path,
+            agent.default_agent_loop,
+            model=ScriptedModel(["hello"]),
+            parts={"renderer": _renderer(), "parser": HermesParser()},
+        )
 
 
 @functools.cache
@@ -174,9 +185,7 @@ def _renderer() -> Any:
     return hf_renderer(load("qwen2.5"))
 
 
-@each
-def test_the_agent_is_made(recipe: Recipe, made: Any, entry: Entry):
-    config = composed(made[0])
+def test_the_agent_is_made(recipe: Recipe, config: Any, entry: Entry):
     agent = entry.config.agent
     assert agent.reward is not None
     assert agent.budget.max_turns < 100  # a default that nobody chose
@@ -188,16 +197,15 @@ def test_the_agent_is_made(recipe: Recipe, made: Any, entry: Entry):
     assert entry.settings.min_group == 2
 
 
-@each
-def test_the_data_loads_and_its_prompts_fit(recipe: Recipe, made: Any, entry: Entry):
+def test_the_data_loads_and_its_prompts_fit(
+    recipe: Recipe, call: Call, config: Any, entry: Entry, rows: Path, monkeypatch: pytest.MonkeyPatch
+):
     from agentkit_verl.tasks import task_of
     from verl.utils.dataset.rl_dataset import get_dataset_class
 
-    argv, _, data = made
-    config = composed(argv)
-    tokenizer = load("qwen2.5")
-    dataset = get_dataset_class(config.data)(str(data), tokenizer, config.data)
-    tasks = tasks_of(Path(__file__).parent / "rows" / f"{recipe.rows}.jsonl", recipe.prepare.task_of)
+    monkeypatch.setattr(os, "environ", os.environ)  # which datasets replaces by a copy
+    dataset = get_dataset_class(config.data)(str(call.data), load("qwen2.5"), config.data)
+    tasks = tasks_of(rows / f"{recipe.rows}.jsonl", recipe.prepare.task_of)
     assert len(dataset) == len(tasks)  # none was filtered out as too long
     for number, task in enumerate(tasks):
         row = dict(dataset[number])
