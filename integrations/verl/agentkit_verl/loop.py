@@ -13,7 +13,7 @@ from attrs import evolve
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from agentkit.errors import AgentkitError, ConfigError
-from agentkit.protocols import Outcome
+from agentkit.protocols import Outcome, Trajectory
 from agentkit.tokens import shown_in
 from agentkit_verl.building import Built, Handed, build
 from agentkit_verl.groups import Groups
@@ -228,7 +228,8 @@ def _output(
 def _media(row: Row, built: Built) -> dict[str, Any]:
     if built.handed.processor is None:
         return {}
-    return multi_modal_data(shown_in(row.trajectory, row.chain, built.renderer), built.images)  # type: ignore[arg-type]
+    shown = shown_in(row.trajectory, row.chain, built.renderer)  # type: ignore[arg-type]  # a processor's places media
+    return multi_modal_data(shown, built.images, length=len(row.prompt_ids) + len(row.response_ids))
 
 
 def _metrics(info: RowInfo, taken: Taken) -> AgentLoopMetrics:
@@ -249,7 +250,7 @@ def _fields(info: RowInfo, row: Row | None, given: Mapping[str, Any], session: S
         "min_global_steps": lowest,
         "max_global_steps": highest,
         "turn_scores": [action.reward for action in info.actions],
-        "tool_rewards": [],
+        "tool_rewards": [] if row is None else _tool_rewards(row.trajectory),
         FIELD: info.fields(),
     }
     # v0 wants the same keys of all rows of a batch, so what a reward adds goes to V1 alone
@@ -260,6 +261,12 @@ def _fields(info: RowInfo, row: Row | None, given: Mapping[str, Any], session: S
         **(row.metrics if is_v1 and row is not None else {}),
     }
     return extra
+
+
+def _tool_rewards(trajectory: Trajectory) -> list[float]:
+    """What verl's own tools gave for calls, in the order of the calls."""
+    found = [seen.metadata.get("tool_reward") for turn in trajectory.turns for seen in turn.observations]
+    return [float(reward) for reward in found if isinstance(reward, int | float)]
 
 
 def _placeholder(session: SessionRows, built: Built, given: Mapping[str, Any], tokenizer: Any) -> AgentLoopOutput:
