@@ -34,7 +34,7 @@ def prepare(task_of: Callable[[Mapping[str, Any]], Task | None], description: st
     if given.output.suffix == ".parquet":
         write_parquet(tasks, given.output, agent_name=given.agent)
     else:
-        given.output.write_text("".join(f"{json.dumps(_line(task), ensure_ascii=False)}\n" for task in tasks))
+        given.output.write_text("".join(f"{json.dumps(line_of(task), ensure_ascii=False)}\n" for task in tasks))
     print(f"{given.output}: {len(tasks)} tasks")  # noqa: T201  # a command's answer
 
 
@@ -64,6 +64,13 @@ def tasks_of(
     return list(tasks.values())
 
 
+def line_of(task: Task) -> dict[str, object]:
+    """`task` as a line of a file that `agentkit run` reads."""
+    messages = [{"role": message.role, "content": message.content} for message in task.messages]
+    row = {"id": task.id, "messages": messages, "data": task.data, "budget": task.budget, "metadata": task.metadata}
+    return {name: value for name, value in row.items() if value}
+
+
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     if path.suffix == ".parquet":
         parquet = require("pyarrow.parquet", extra="parquet", purpose=f"reading {path.name}")
@@ -75,9 +82,3 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from (json.loads(line) for line in lines if line.strip())
     else:
         raise ConfigError(f"{path} must end in .parquet, .jsonl or .json (one row a line)")
-
-
-def _line(task: Task) -> dict[str, object]:
-    messages = [{"role": message.role, "content": message.content} for message in task.messages]
-    row = {"id": task.id, "messages": messages, "data": task.data, "budget": task.budget, "metadata": task.metadata}
-    return {name: value for name, value in row.items() if value}

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,12 +14,13 @@ from agentkit_verl.entry import Entry, load_entry
 from agentkit_verl.parquet import write_parquet
 from attrs import frozen
 from recipes.gsm8k import prepare_data as gsm8k
-from recipes.prepare import tasks_of
+from recipes.prepare import line_of, tasks_of
 from recipes.search import prepare_data as search
 from recipes.swe import prepare_data as swe
 
 from agentkit.models import ScriptedModel
 from agentkit.parsing import HermesParser
+from agentkit.runs import load_config
 from tests.vocabularies import load
 
 Called = Callable[..., tuple[list[str], dict[str, str]]]
@@ -221,3 +223,29 @@ def test_the_data_loads_and_its_prompts_fit(
 
 def _made_tools(entry: Entry) -> list[Any]:
     return [tool if hasattr(tool, "spec") else tool() for tool in entry.config.agent.tools]
+
+
+def test_the_entry_that_the_page_shows_is_one():
+    path = Path(__file__).parents[3] / "examples" / "verl" / "agent.yaml"
+    parts = {"renderer": _renderer(), "parser": HermesParser()}
+    shown = load_entry(path, "cities", model=ScriptedModel(["hello"]), parts=parts)
+    assert [tool.spec.name for tool in _made_tools(shown)] == ["population"]
+    assert shown.settings.batch_s == 600
+
+
+@pytest.mark.parametrize("folder", ["gsm8k", "search", "swe"])
+def test_what_is_trained_can_be_evaluated(
+    folder: str, recipes: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    name = {"swe": "r2e_gym"}.get(folder, folder)
+    task_of = {"gsm8k": gsm8k, "search": search, "swe": swe}[folder].task_of
+    tasks = tasks_of(rows / f"{name}.jsonl", task_of)
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(line_of(task))}\n" for task in tasks))
+    monkeypatch.setenv("SEARCH_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("SWE_SANDBOXES", SANDBOXES)
+    changes = {"dataset.path": str(tmp_path / "tasks.jsonl")}
+    config = load_config(recipes / folder / "run.yaml", environ=dict(os.environ), changes=changes)
+    again = list(config.tasks())
+    assert [(task.id, task.messages, task.data) for task in again] == [
+        (task.id, task.messages, task.data) for task in tasks
+    ]
