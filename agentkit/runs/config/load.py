@@ -32,7 +32,7 @@ def load_config(
     path: "str | os.PathLike[str]",
     *,
     base: "str | os.PathLike[str] | None" = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     changes: Mapping[str, object] | Iterable[str] = (),
     entry: str | None = None,
     model: Model | None = None,
@@ -57,7 +57,10 @@ def load_config(
     document = read_document(_read(where), where=where, entry=entry)
     changed = apply_changes(document.tree, changes)
     unread = TRAINERS if model is None else (*TRAINERS, "model", "dataset")
-    expansion = expand({name: value for name, value in changed.tree.items() if name not in unread}, environ)
+    expansion = expand(
+        {name: value for name, value in changed.tree.items() if name not in unread},
+        os.environ if environ is None else environ,
+    )
     folder = FilePath(base) if base is not None else FilePath(where).parent
     loading = _Loading(where, document, changed, expansion, folder.absolute(), model, parts or {})
     loading.check()

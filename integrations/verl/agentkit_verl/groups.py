@@ -46,6 +46,7 @@ class Group:
     left: int = 0
     """Sessions that have handed over their rows."""
     _failure_told: bool = False
+    _told: bool = False
 
     @property
     def running(self) -> int:
@@ -81,6 +82,11 @@ class Group:
             self._failure_told = True
             return "fail"
         return "drop"
+
+    def tell_once(self) -> bool:
+        """True for the first that asks: what became of the group is worth one line."""
+        first, self._told = not self._told, True
+        return first
 
     def told(self) -> str:
         """How the sessions ended, for a log."""

@@ -34,6 +34,9 @@ from agentkit_verl.tasks import TaskDefaults, task_of
 
 logger = logging.getLogger(__name__)
 
+_KEPT_AGENTS = 256
+"""Agents of distinct overrides that are kept."""
+
 
 @frozen(kw_only=True)
 class SessionRows:
@@ -59,7 +62,7 @@ class Worker:
             min_group=settings.min_group,
             fails=settings.on_lost_group == "fail" or (settings.on_lost_group == "auto" and built.refills),
         )
-        self._agents: dict[Hashable, Agent] = {}
+        self._agents: dict[Hashable, tuple[Agent, Agent]] = {}
         self._params: dict[str, Mapping[str, Any]] = {}
         self._begun: dict[Hashable, float] = {}
         share = functools.partial(_share, workers=built.workers)
@@ -117,10 +120,11 @@ class Worker:
         plain = self.built.entry.config.agent_of(task)
         params = self._params[task.id]
         key = (id(plain), repr(sorted(params.items())))
-        agent = self._agents.get(key)
-        if agent is None:
-            agent = self._agents[key] = self.built.agent(plain, params)
-        return agent
+        if key not in self._agents:
+            while len(self._agents) >= _KEPT_AGENTS:
+                del self._agents[next(iter(self._agents))]
+            self._agents[key] = plain, self.built.agent(plain, params)  # the plain one lives on, so its id is its own
+        return self._agents[key][1]
 
     async def session(
         self, row: Mapping[str, Any], sampling_params: Mapping[str, Any], group: Group, *, number: int, validate: bool
@@ -133,20 +137,23 @@ class Worker:
         Cancellation: the rollout is ended, sealed and its env closed before the cancellation goes on.
         """
         taken, outcome = Taken(), Outcome.DROP
+        rows: tuple[Row, ...] = ()
         try:
             pool = await asyncio.shield(self._ready)
-            trajectory, index = await self._rollout(pool, row, sampling_params, group, number, validate, taken)
+            trajectory, replaced = await self._rollout(pool, row, sampling_params, group, number, validate, taken)
+            info = self._info(row, trajectory, number, replaced, taken)
             if trajectory is not None:
-                outcome = trajectory.outcome
+                kinds = self._kinds if self._settings.kinds else None
+                rows = rows_of(trajectory, limits=self.built.limits, settings=self._settings, info=info, kinds=kinds)
+                if rows:  # else nothing of it fits, whatever its outcome
+                    outcome = trajectory.outcome
         finally:
             self.built.model.forget(taken)
             group.settle(outcome)
-        info = self._info(row, trajectory, number, index, taken)
-        rows: tuple[Row, ...] = ()
-        if trajectory is not None:
-            kinds = self._kinds if self._settings.kinds else None
-            rows = rows_of(trajectory, limits=self.built.limits, settings=self._settings, info=info, kinds=kinds)
-        verdict = await group.verdict(self._rules, validate=validate)
+        # v0 spreads a group over workers, so that nobody here sees the whole of it: its manager does
+        verdict = await group.verdict(self._rules, validate=validate or "session_id" not in row)
+        if verdict != "keep" and group.tell_once():
+            logger.warning("task %r is given up: of its %d sessions %s", info.task_id, group.joined, group.told())
         if verdict == "fail":
             raise GroupLost(
                 f"of the {group.joined} sessions of task {info.task_id!r} too few are fit to train on: {group.told()}"
