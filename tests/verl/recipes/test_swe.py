@@ -325,3 +325,14 @@ async def test_what_the_image_lacks_is_told(task: ak.Task):
 def test_data_of_the_wrong_kind_is_told():
     with pytest.raises(ConfigError, match=r"task 'a': data\.directory must be a str, found None"):
         RepoTask.of(ak.Task("a", data={"image": "x"}))
+
+
+@has_sandbox
+@pytest.mark.parametrize("task", ["r2e_gym"], indirect=True)
+async def test_a_test_that_nobody_named_is_not_overlooked(task: ak.Task):
+    expected = {name: status for name, status in task.data["expected"].items() if name != "test_legacy"}
+    trajectory = await played(attrs.evolve(task, data={**task.data, "expected": expected}), MEND)
+    assert trajectory.grade is not None
+    assert trajectory.grade.score is not None
+    assert trajectory.grade.score.metrics["tests_agree"] == 1.0
+    assert trajectory.score == 0.0
