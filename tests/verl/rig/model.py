@@ -1,5 +1,6 @@
 """A language model small enough for tests: a real tokenizer and a Qwen2 of two layers, random or taught for seconds."""
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -113,15 +114,16 @@ def teach(folder: Path, examples: Sequence[tuple[str, str]], *, steps: int, rate
         optimizer.zero_grad()
         out.loss.backward()
         optimizer.step()
-        loss = float(out.loss)
+        loss = float(out.loss.detach())
     model.save_pretrained(folder)
     return loss
 
 
 def cached(name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` has filled, kept between runs of the tests; delete `build/verl-models` to make it anew."""
+    """A folder that `make` has filled, kept between runs of the tests until something here changes."""
     root = Path(__file__).parents[3] / "build" / "verl-models"
-    folder = root / name
+    sources = b"".join(Path(__file__).with_name(f"{module}.py").read_bytes() for module in ("model", "shell"))
+    folder = root / f"{name}-{hashlib.sha256(sources).hexdigest()[:8]}"
     if not folder.exists():
         root.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=root, prefix=f".{name}-"))
