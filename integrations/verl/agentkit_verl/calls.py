@@ -195,14 +195,16 @@ class Caller:
             await asyncio.wait((task,))
         except BaseException as error:
             call.stop()
-            if isinstance(error, asyncio.CancelledError):
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + answer_s):
-                    await call.settled.wait()
-            if not call.settled.is_set():
-                call.kill()
-                task.cancel()
-            # Else it is between attempts, where a cancel would leave the load balancer with a request that nobody
-            # releases: the next attempt is refused, and the task ends.
+            try:
+                if isinstance(error, asyncio.CancelledError):
+                    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + answer_s):
+                        await call.settled.wait()
+            finally:  # a second native cancel reaches the wait, too
+                if not call.settled.is_set():
+                    call.kill()
+                    task.cancel()
+                # Else it is between attempts, where a cancel would leave the load balancer with a request that nobody
+                # releases: the next attempt is refused, and the task ends.
             raise
         if task.cancelled():
             raise ModelError("the request was cancelled at the server", retryable=True)

@@ -126,9 +126,14 @@ class ServerModel:
         if wire is not None and known >= len(wire.ids):
             wire.ids.extend(prompt[len(wire.ids) :])
             return wire
-        made = _Wire(list(prompt), len(prompt))
-        if wire is not None and made.ids[: wire.opening] == wire.ids[: wire.opening]:  # a fork opens as its chain did
-            made.opening = wire.opening
+        ids = list(prompt)
+        openings = [] if wire is None else wire.openings
+        # a fork opens as its chain did, which need not be the one before it
+        lengths = [len(opening) for opening in openings if ids[: len(opening)] == opening]
+        if not lengths:
+            openings.append(ids[:])
+            lengths = [len(ids)]
+        made = _Wire(ids, min(lengths), openings)
         self._wires[key] = made
         taken = TAKEN.get()
         if taken is not None:
@@ -158,6 +163,9 @@ class ServerModel:
 class _Wire:
     ids: list[int]
     opening: int
+    """How many of the ids were there before anything was sampled in the chain, or in the one it was forked from."""
+    openings: list[list[int]]
+    """Those of all chains of the request so far."""
 
 
 class _Generation:

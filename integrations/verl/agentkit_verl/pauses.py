@@ -89,7 +89,7 @@ class Board:
 
 
 def put_up_board() -> Any:
-    """The board of this Ray cluster; it lives until the job ends."""
+    """The board of this Ray cluster; it lives as long as whoever put it up first keeps this handle."""
     import ray
 
     # num_cpus=0: it must find a place wherever the trainer does; many wait on it at a time

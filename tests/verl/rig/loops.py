@@ -1,6 +1,7 @@
 """Sessions of `AgentKitLoop` in this process, as verl's workers run them, with a policy that says what a test wants."""
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -10,6 +11,33 @@ from typing import Any
 from tests.verl.rig.model import cached, make_model
 
 _numbers = count()
+
+
+@functools.cache
+def _configuration() -> Any:
+    """verl's own, composed once."""
+    import verl
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
+        return compose(
+            "ppo_trainer",
+            overrides=[
+                "actor_rollout_ref.rollout.name=vllm",
+                "actor_rollout_ref.rollout.prompt_length=512",
+                "actor_rollout_ref.rollout.response_length=1024",
+                "actor_rollout_ref.rollout.multi_turn.format=hermes",
+                "actor_rollout_ref.rollout.calculate_log_probs=true",
+                "actor_rollout_ref.rollout.agent.num_workers=1",
+            ],
+        )
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(cached("random", make_model))
 
 
 class Says:
@@ -59,30 +87,16 @@ class Loops:
         code: str = "",
         seconds: float = 0.0,
     ) -> None:
-        import verl
-        from hydra import compose, initialize_config_dir
-        from transformers import AutoTokenizer
+        from omegaconf import OmegaConf
 
         self.folder, self.module = folder, f"parts_of_loops_{next(_numbers)}"
         (folder / f"{self.module}.py").write_text(code)
         self.agents = folder / "agents.yaml"
         self.write(entry)
-        self.tokenizer = AutoTokenizer.from_pretrained(cached("random", make_model))
+        self.tokenizer = _tokenizer()
         self.client = Says(self.tokenizer, answer, seconds=seconds)
-        with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
-            self.config = compose(
-                "ppo_trainer",
-                overrides=[
-                    "actor_rollout_ref.rollout.name=vllm",
-                    "actor_rollout_ref.rollout.prompt_length=512",
-                    "actor_rollout_ref.rollout.response_length=1024",
-                    "actor_rollout_ref.rollout.multi_turn.format=hermes",
-                    f"actor_rollout_ref.rollout.agent.agent_loop_config_path={self.agents}",
-                    "actor_rollout_ref.rollout.calculate_log_probs=true",
-                    "actor_rollout_ref.rollout.agent.num_workers=1",
-                    *overrides,
-                ],
-            )
+        own = [f"actor_rollout_ref.rollout.agent.agent_loop_config_path={self.agents}", *overrides]
+        self.config: Any = OmegaConf.merge(_configuration(), OmegaConf.from_dotlist(own))
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """The agents' file anew; PARTS in it is the module of `code`."""
