@@ -17,7 +17,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv venv-servers venv-verl demo test test-quick test-slow test-servers test-transformers-5.10 test-verl lint format docs bench mutants clean
+.PHONY: help venv venv-servers venv-verl demo test test-quick test-slow test-servers test-transformers-5.10 test-verl train-demo lint format docs bench mutants clean
 
 help: ## what each target does
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9.-]+):.*## (.*)/  make \1\t\2/' | expand -t 30
@@ -102,6 +102,9 @@ test-quick: $(VENV)/.stamp-dev ## the quick tests only
 
 test-slow: $(VENV)/.stamp-dev ## the tests on real time: threads, processes, sockets
 	@$(PYTEST) -q -m "slow and not servers"
+
+train-demo: $(VERL_VENV)/.stamp ## a policy learns to use a tool: real verl on CPUs, minutes; ARGS="--seeds 3 --control" are passed on
+	@$(VERL_VENV)/bin/python examples/train/train.py $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## style, format, layers, types; runs all of them before it fails
 	@status=0
