@@ -63,6 +63,7 @@ class AgentKitTrainer(PPOTrainer):
     def __init__(self, config: Any) -> None:
         self._credit = CreditSettings.of(config.algorithm)
         self._logged: list[LoggedRow] = []
+        self._others: set[str] = set()
         self._left_out = {"updates_skipped": 0, "mini_batches_skipped": 0}
         config.trainer.v1.trainer_mode = self.base_mode
         super().__init__(config)
@@ -71,6 +72,7 @@ class AgentKitTrainer(PPOTrainer):
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=_READ)
         infos = row_infos(data["extra_fields"], batch.tags)
         self._logged += _logged_rows(batch, infos, data, with_gaps=not self._trusts_rollout)
+        self._others |= {session for session, _ in _of_other_loops(batch, infos)}
         if not any(_tokens_trained(data["response_mask"])):
             return self._no_advantage(batch, data)
         with batch_rows(batch.keys, infos):
@@ -99,10 +101,10 @@ class AgentKitTrainer(PPOTrainer):
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         # the weights a step sets out from were synchronised at the end of the step before, under its number
-        expected = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
+        expected = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n - len(self._others)
         metrics.update(agent_metrics(self._logged, version=global_steps - 1, expected_sessions=expected))
         metrics.update({PREFIX + name: float(count) for name, count in self._left_out.items()})
-        self._logged = []
+        self._logged, self._others = [], set()
         self._left_out = dict.fromkeys(self._left_out, 0)
 
     @property
@@ -226,16 +228,32 @@ def _logged_rows(batch: Any, infos: Sequence[RowInfo | None], data: Any, *, with
     if with_gaps and "rollout_log_probs" in data and "old_log_probs" in data:
         both = zip(infos, data["rollout_log_probs"].unbind(), data["old_log_probs"].unbind(), strict=True)
         gaps = [() if info is None else turn_gaps(info, *logprobs) for info, *logprobs in both]
+    others = {row for _, row in _of_other_loops(batch, infos)}
     return [
         LoggedRow(
-            session=key.rsplit("_", 1)[0],
+            session=_session(key),
             info=info,
             prompt_tokens=tag["prompt_len"],
             response_tokens=tag["response_len"],
             gaps=of_row,
         )
-        for key, tag, info, of_row in zip(batch.keys, batch.tags, infos, gaps, strict=True)
+        for row, (key, tag, info, of_row) in enumerate(zip(batch.keys, batch.tags, infos, gaps, strict=True))
+        if row not in others
     ]
+
+
+def _of_other_loops(batch: Any, infos: Sequence[RowInfo | None]) -> list[tuple[str, int]]:
+    """Session and place of the rows that neither an agent of ours made, nor verl to pad the batch with."""
+    return [
+        (_session(key), row)
+        for row, (key, tag, info) in enumerate(zip(batch.keys, batch.tags, infos, strict=True))
+        if info is None and not tag.get("is_padding")
+    ]
+
+
+def _session(key: str) -> str:
+    """The session of a row, by its key `{uid}_{session}_{chain}`."""
+    return key.rsplit("_", 1)[0]
 
 
 def _trained(batch: Any) -> list[int]:

@@ -110,4 +110,5 @@ def _logged(output: DataProto, infos: Sequence[RowInfo | None]) -> list[LoggedRo
             response_tokens=int(lengths["response"][row]),
         )
         for row, info in enumerate(infos)
+        if info is not None
     ]

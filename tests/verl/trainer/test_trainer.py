@@ -266,6 +266,18 @@ def test_an_estimator_sees_the_rows_in_the_order_of_its_tensors() -> None:
             assert info.score == score
 
 
+def test_rows_of_other_loops_are_trained_and_not_logged() -> None:
+    other = uuid.uuid4().hex
+    put_group([[row(None, mask=[1, 1], score=float(session))] for session in range(2)], other)
+    put_group([[row(info_of("ours", 0, score=1.0), mask=[1, 1, 0, 1], score=1.0)]], uuid.uuid4().hex)
+    trainer = trainer_of(configuration("trainer.v1.trainer_mode=agentkit_sync"))
+    batch, metrics = step(trainer)
+    assert [bool(tag.get("is_padding")) for tag in batch.tags].count(True) == 1
+    assert {key for key in batch.keys if key.startswith(other)} <= set(trainer.actor_rollout_wg.updates[0])
+    assert (metrics["agent/rows/count"], metrics["agent/rows/synthetic"]) == (1, 0.5)
+    assert (metrics["agent/sessions/count"], metrics["agent/sessions/missing"]) == (1, 1)
+
+
 def test_weights_multiply_the_advantages() -> None:
     two_groups()
     plain = advantages(step(trainer_of(configuration()))[0])
