@@ -66,8 +66,10 @@ class ScriptedServer:
             self.counts["aborted"] += 1
             return self._tokenizer.encode("half a th", add_special_tokens=False), "aborted"
         if turn == 0:
-            command = {"sandbox_dead": "kill -9 -1", "tool_hang": "sleep 1000"}.get(str(kind), f"echo 'kind={kind};'")
+            command = "sleep 1000" if kind == "tool_hang" else f"echo 'kind={kind};'"
             said = f'<tool_call>\n{{"name": "execute_bash", "arguments": {{"command": "{command}"}}}}\n</tool_call>'
+            if kind == "sandbox_dead":
+                said = '<tool_call>\n{"name": "unplug", "arguments": {}}\n</tool_call>'
         else:
             answer = "crash" if kind == "reward_crash" else "fine"
             said = f'<tool_call>\n{{"name": "finish", "arguments": {{"answer": "{answer}"}}}}\n</tool_call>'

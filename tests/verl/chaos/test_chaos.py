@@ -23,7 +23,7 @@ AGENT = """
   _target_: agentkit_verl.AgentKitLoop
   agent:
     env: {use: sandbox, backend: BACKEND}
-    tools: [execute_bash, finish]
+    tools: [execute_bash, finish, judge:Unplug]
     reward: judge:judge
     budget:
       {trajectory_s: 90, setup_s: 90, generation_s: 15, tool_s: 8, reward_s: 20, max_turns: 4, max_tool_timeouts: 0}
