@@ -110,13 +110,13 @@ class Loops:
 
         return sys.modules[self.module]
 
-    async def session(self, uid: str | None, number: int = 0, *, content: str = "Go.", **row: Any) -> Any:
-        """One session of a group: a list of rows for V1, one row for v0, which has no `uid`."""
+    def loop(self) -> Any:
+        """A loop, as verl makes one for each session."""
         from agentkit_verl import AgentKitLoop
         from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
         from verl.utils.dataset.rl_dataset import RLHFDataset
 
-        loop = AgentKitLoop(
+        return AgentKitLoop(
             trainer_config=DictConfigWrap(self.config),
             server_manager=self.client,
             tokenizer=self.tokenizer,
@@ -127,11 +127,16 @@ class Loops:
             tools=ToolListWrap([]),
             name="toy",
         )
+
+    async def session(
+        self, uid: str | None, number: int = 0, *, content: str = "Go.", loop: Any = None, **row: Any
+    ) -> Any:
+        """One session of a group: a list of rows for V1, one row for v0, which has no `uid`."""
         params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True, "repetition_penalty": 1.0}
         given: dict[str, Any] = {"raw_prompt": [{"role": "user", "content": content}], "data_source": "toy", "index": 7}
         if uid is not None:
             given |= {"uid": uid, "session_id": number, "global_steps": 4}
-        return await loop.run(params, **{**given, **row})
+        return await (loop or self.loop()).run(params, **{**given, **row})
 
     async def group(self, uid: str | None, size: int, **row: Any) -> list[Any]:
         """All sessions of a group; failures as exceptions."""
