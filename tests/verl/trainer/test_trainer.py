@@ -37,6 +37,11 @@ BASICS = [
     "actor_rollout_ref.actor.use_kl_loss=false",
     "trainer.n_gpus_per_node=1",
 ]
+SEPARATE = [
+    "trainer.v1.separate_async.parameter_sync_step=1",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+]
 
 
 def configuration(*overrides: str) -> DictConfig:
@@ -358,13 +363,7 @@ def test_a_mini_batch_that_trains_nothing_is_left_out(ranks: int) -> None:
     ],
 )
 def test_each_is_its_base_in_all_that_verl_reads_of_the_mode(mode: str, cls: type, buffer: type) -> None:
-    overrides = [
-        f"trainer.v1.trainer_mode=agentkit_{mode}",
-        "trainer.v1.separate_async.parameter_sync_step=1",
-        "actor_rollout_ref.rollout.nnodes=1",
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
-    ]
-    trainer = trainer_of(configuration(*overrides))
+    trainer = trainer_of(configuration(f"trainer.v1.trainer_mode=agentkit_{mode}", *SEPARATE))
     assert type(trainer) is cls
     assert issubclass(cls, get_trainer_cls(mode))
     assert trainer.trainer_mode == trainer.config.trainer.v1.trainer_mode == mode
@@ -400,7 +399,8 @@ def test_lost_groups_end_a_sync_run_unless_it_refills_them() -> None:
     assert metrics["training/rollout_failure/evicted_samples"] == 2
 
 
-def test_generations_are_announced_as_held_up_while_the_step_has_the_servers() -> None:
+def hearing(trainer: Any) -> tuple[list[tuple[str, bool]], Any]:
+    """What is done, each time with what the workers are told then; and what makes a function that is noted so."""
     import ray
 
     heard: list[tuple[str, bool]] = []
@@ -408,7 +408,12 @@ def test_generations_are_announced_as_held_up_while_the_step_has_the_servers() -
     def note(name: str) -> Any:
         return lambda *_: heard.append((name, ray.get(trainer._board.changed.remote(-1, 1.0))[1]))
 
+    return heard, note
+
+
+def test_generations_are_announced_as_held_up_while_the_step_has_the_servers() -> None:
     trainer = trainer_of(configuration("trainer.v1.trainer_mode=agentkit_colocate_async"))
+    heard, note = hearing(trainer)
     trainer.checkpoint_manager = SimpleNamespace(
         update_weights=note("update"),
         abort_replicas=note("abort"),
@@ -427,6 +432,19 @@ def test_generations_are_announced_as_held_up_while_the_step_has_the_servers() -
         ("resume", True),
         ("after", False),
     ]
+
+
+def test_generations_are_announced_as_held_up_while_other_servers_get_weights() -> None:
+    trainer = trainer_of(configuration("trainer.v1.trainer_mode=agentkit_separate_async", *SEPARATE))
+    heard, note = hearing(trainer)
+    trainer.prev_step_profile = False
+    trainer.checkpoint_manager = SimpleNamespace(update_weights=note("own"))
+    trainer.standalone_checkpoint_manager = SimpleNamespace(update_weights=note("update"))
+    trainer.on_init_end()
+    note("before")()
+    trainer.on_step_end()
+    note("after")()
+    assert heard == [("update", False), ("own", False), ("before", False), ("update", True), ("after", False)]
 
 
 def test_what_verl_keeps_of_a_row_is_what_the_agent_said() -> None:
