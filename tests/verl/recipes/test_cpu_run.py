@@ -8,7 +8,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-from agentkit_verl.cpu import WEIGHTS, environment, overrides
+from agentkit_verl.cpu import environment, overrides
+from agentkit_verl.cpu.settings import WEIGHTS
 from agentkit_verl.parquet import write_parquet
 from recipes.gpu_check.figures import steps_of
 from recipes.gsm8k.prepare_data import task_of
