@@ -5,7 +5,7 @@
 There a rollout is one row, always. A dropped one is a single token with mask 0, and a score, since verl takes scores
 for a batch only if all of its rows have one. Set
 
-    actor_rollout_ref.rollout.agent.agent_loop_manager_class=agentkit_verl.v0.GroupedAgentLoopManager
+    +actor_rollout_ref.rollout.agent.agent_loop_manager_class=agentkit_verl.v0.GroupedAgentLoopManager
 
 and such a row gets the mean score of its siblings, so that the group's baseline is that of the rollouts which did end;
 where GRPO divides by the standard deviation, that of a group with such a row is a little smaller. Validation scores are
