@@ -124,6 +124,19 @@ async def test_what_waits_for_its_turn_when_the_step_ends_is_not_begun(tmp_path:
     assert verl.parts.state["closed"] == 2  # the first session, and the one that began
 
 
+async def test_a_step_that_is_over_leaves_the_next_one_and_its_validation_their_time(tmp_path: Path) -> None:
+    verl = loops(tmp_path, verl={"batch_s": 0.5})
+    await verl.session("first", global_steps=9)
+    await asyncio.sleep(0.6)
+    assert await verl.group("late", 2, global_steps=9) == [[], []]
+    assert [len(rows) for rows in await verl.group("next", 2, global_steps=10)] == [1, 1]
+
+    async def as_verl(trajectory: dict[str, Any]) -> Any:  # whose frame has a `trajectory`
+        return await verl.session("validation", global_steps=9)
+
+    assert len(await asyncio.create_task(as_verl({"validate": True}))) == 1
+
+
 async def test_the_deadline_of_a_step_holds_where_waiting_is_free(tmp_path: Path) -> None:
     budget = {**AGENT["budget"], "count_waiting": False, "reward_s": 0.5}
     verl = loops(tmp_path, agent={"budget": budget}, verl={"batch_s": 1.0})

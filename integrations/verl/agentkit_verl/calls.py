@@ -13,6 +13,8 @@ with what was sampled before it. So
 This is all of verl that is used beyond `generate`: `_acquire_server` and the keyword `request_id` of the server's
 `generate`. A client without `_acquire_server` works as well, but its server goes on until `max_tokens` are sampled.
 """
+# pyright: reportMissingImports=false
+# Ray is not installed where pyright runs.
 
 import asyncio
 import logging

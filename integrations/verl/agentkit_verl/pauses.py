@@ -5,6 +5,8 @@ requests back. An agent's worker cannot tell that from a request that takes long
 on a board, a small Ray actor, which workers follow. Where nobody announces anything, a wait is what passes between an
 interrupted attempt and the next.
 """
+# pyright: reportMissingImports=false
+# Ray is not installed where pyright runs.
 
 import logging
 from collections.abc import Callable, Iterator

@@ -181,7 +181,7 @@ class Worker:
         task = task_of(row, validate=validate, defaults=self._defaults, media=media)
         if "uid" not in row:  # then the task has the same id in every epoch
             task = evolve(task, id=f"{task.id}~{group.number}")
-        deadline = self._step_deadline(row)
+        deadline = self._step_deadline(row, validate)
         self._params[task.id] = dict(sampling_params)
         token = TAKEN.set(taken)
         index, replaced = number, 0
@@ -216,14 +216,14 @@ class Worker:
         finally:
             pool.live.release()
 
-    def _step_deadline(self, row: Mapping[str, Any]) -> float:
-        """When the rollouts of this row's step end: `batch_s` after the first of them began."""
+    def _step_deadline(self, row: Mapping[str, Any], validate: bool) -> float:
+        """When the rollouts of this row's step end: `batch_s` after the first of them began; validation is another."""
         if self._settings.batch_s is None:
             return float("inf")
         step, now = row.get("global_steps"), anyio.current_time()
         if step is None and self._pool is not None and not self._pool.live.held:
-            self._begun.pop(None, None)  # without a step's number, a step is what runs without a break
-        begun = self._begun.setdefault(None if step is None else int(step), now)
+            self._begun.pop((None, validate), None)  # without a step's number, a step is what runs without a break
+        begun = self._begun.setdefault((None if step is None else int(step), validate), now)
         while len(self._begun) > 64:
             del self._begun[next(iter(self._begun))]
         return begun + self._settings.batch_s

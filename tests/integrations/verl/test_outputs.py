@@ -35,6 +35,7 @@ from agentkit.tokens import byte_chatml, chain_weights
 
 INFO = RowInfo(task_id="t", session=0, score=0.75, counts={"turns": 2, "sampled": 9})
 RENDERER = byte_chatml()
+MOST = settings().max_examples
 ROOMY = RowLimits(prompt_length=10_000, response_length=10_000)
 
 
@@ -94,7 +95,7 @@ async def play(program: Sequence[tuple[Any, ...]], *, outcome: Outcome = Outcome
             elif name == "compact":
                 rollout.rewrite([*rollout.messages[: values[0]], user("In short.")])
             elif name == "child":
-                exits = dict.fromkeys(ExitReason, values[0])
+                exits: Any = dict.fromkeys(ExitReason, values[0])
                 helper = Agent(policy, name="helper", loop=_twice, outcomes=OutcomePolicy(exits=exits))
                 await rollout.child(helper, "Help.")
 
@@ -225,7 +226,7 @@ SETTINGS = st.builds(
 
 @pytest.mark.parametrize("clock", [virtual_asyncio, virtual_trio])
 def test_rows_of_every_program_of_moves_are_what_the_oracle_says(clock: Callable[[], Any]) -> None:
-    @settings(max_examples=settings.default.max_examples if clock is virtual_asyncio else 10)
+    @settings(max_examples=MOST if clock is virtual_asyncio else 10)
     @given(
         st.lists(OPS, max_size=12),
         st.sampled_from([Outcome.TRAIN, Outcome.TRAIN, Outcome.TRAIN, Outcome.MASK, Outcome.DROP]),
