@@ -67,7 +67,8 @@ def tokenizations(draw: st.DrawFn, text: str) -> list[str]:
 
 QUOTED = [
     "</tool_call>", "<tool_call>", "</function>", "</think>", "<think>", "a > b", "\n", '"', "\\", "{", "}}", "'", "é",
-    "\U0001f600", "<parameter=path>", '"arguments": {"x": 1}', "ls -l",
+    "\U0001f600", "<parameter=path>", '"arguments": {"x": 1}', "ls -l", "\n<parameter=path>\nx\n</parameter>\n",
+    "\n<parameter=path>\nx\n</parameter>\n<parameter=n>\n1\n</parameter>\n",
 ]  # fmt: skip
 quoting = st.lists(st.sampled_from(QUOTED) | st.text("ab \n", max_size=4), max_size=4).map(" w ".join)
 anything = st.recursive(
@@ -231,6 +232,11 @@ def test_spans_tile_any_text(
                                         ("\nls\n", "arguments"), ("\n</parameter></function></tool_call>", "call")]),
         ("qwen3_coder", False, "stop", [("<tool_call><function=bash><parameter=command>", "call"), ("ls", "arguments"),
                                         ("</parameter></function></tool_call>", "call")]),
+        # a value that quotes parameters
+        ("qwen3_coder", False, "stop",
+         [("<tool_call>\n<function=write_file>\n<parameter=content>\n", "call"),
+          ("<parameter=path>\nx\n</parameter>\n<parameter=tags>\ny\n</parameter>", "arguments"),
+          ("\n</parameter></function></tool_call>", "call")]),
         # a list that quotes the end of a value
         ("qwen3_coder", False, "stop",
          [("<tool_call>\n<function=write_file>\n<parameter=tags>\n", "call"),

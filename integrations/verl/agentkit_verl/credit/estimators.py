@@ -15,7 +15,6 @@ spread over its trained tokens. What all share:
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -180,8 +179,9 @@ class _Batch:
         self._mask = response_mask.to(token_level_rewards.dtype)
         rows: BatchRows | None = current_rows()
         self.has_rows = rows is not None and any(rows.infos)
-        masks = [bytes(row) for row in response_mask.bool().to(torch.uint8).tolist()]
-        rewards = [_summed(row) for row in token_level_rewards.to(torch.float64).tolist()]
+        masks = [row.tobytes() for row in response_mask.bool().to(torch.uint8).cpu().numpy()]
+        sums = torch.nn.functional.pad(token_level_rewards.to(torch.float64).cumsum(dim=-1), (1, 0)).cpu().numpy()
+        rewards = [_between(row) for row in sums]
         self.sessions = sessions_of(rewards, masks, [str(group) for group in index], rows)
 
     def outcomes(self) -> dict[str, float]:
@@ -213,11 +213,11 @@ class _Batch:
         return spread * self._mask
 
 
-def _summed(rewards: Sequence[float]) -> Rewards:
-    sums = [0.0, *accumulate(rewards)]
+def _between(sums: Any) -> Rewards:
+    """Sums of a row's rewards, from those up to each token."""
 
     def between(start: int, stop: int) -> float:
-        return sums[stop] - sums[start]
+        return float(sums[stop] - sums[start])
 
     return between
 

@@ -68,13 +68,12 @@ def action_sum_loss(
 def action_log_ratios(log_ratio: torch.Tensor, mask: torch.Tensor, *, is_mean: bool) -> torch.Tensor:
     """At each token the sum, or mean, of `log_ratio` over the run of ones in `mask` around it, 0 outside.
 
-    All have shape (rows, tokens), and `mask` is boolean.
+    All have shape (rows, tokens), and `mask` is boolean. Numbers are finite everywhere.
     """
     before = torch.nn.functional.pad(mask[:, :-1], (1, 0))
     numbers = torch.cumsum(mask & ~before, dim=-1) * mask
     sums = log_ratio.new_zeros(mask.shape[0], mask.shape[1] + 1)
-    inside = torch.where(mask, log_ratio, torch.zeros_like(log_ratio))
-    totals = sums.scatter_add(1, numbers, inside)
+    totals = sums.scatter_add(1, numbers, log_ratio)
     if is_mean:
         totals = totals / sums.scatter_add(1, numbers, mask.to(sums.dtype)).clamp(min=1.0)
     return totals.gather(1, numbers) * mask
@@ -103,7 +102,9 @@ def _clipped(
         nothing = torch.where(mask, log_prob, torch.zeros_like(log_prob)).sum()
         return nothing, {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": 0.0, "actor/pg_clipfrac_lower": 0.0}
 
-    log_ratio = torch.where(mask, log_prob - old_log_prob, torch.zeros_like(log_prob)).detach()
+    # What is not trained may hold anything, and anything but a number times 0 is none.
+    log_prob, old_log_prob = (torch.where(mask, each, torch.zeros_like(each)) for each in (log_prob, old_log_prob))
+    log_ratio = (log_prob - old_log_prob).detach()
     of_action = action_log_ratios(log_ratio, mask, is_mean=is_mean).clamp(-_LOG_RATIO_LIMIT, _LOG_RATIO_LIMIT)
     # The value of the action's ratio, the gradient of the token's own log-probability.
     ratio = torch.exp(of_action) * torch.exp(log_prob - log_prob.detach())

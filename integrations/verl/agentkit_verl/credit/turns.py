@@ -161,5 +161,10 @@ def _starts(info: RowInfo | None, mask: bytes) -> list[tuple[int, int, str]]:
     if info is not None and info.actions:
         ordered = sorted(info.actions, key=lambda action: action.start)
         return [(action.turn, action.start, action.anchor) for action in ordered]
-    runs = [at for at in range(len(mask)) if mask[at] and not (at and mask[at - 1])]
-    return [(number, at, "") for number, at in enumerate(runs)]
+    runs: list[tuple[int, int, str]] = []
+    at = mask.find(1)
+    while at >= 0:
+        runs.append((len(runs), at, ""))
+        stop = mask.find(0, at)
+        at = mask.find(1, stop) if stop >= 0 else -1
+    return runs
