@@ -65,3 +65,28 @@ def test_the_log_of_a_run_says_what_the_rollouts_did(tmp_path: Path) -> None:
         assert 0 <= step["agent/logprob_gap/mean"] <= step["agent/logprob_gap/max"] < 0.1
         assert step["agent/updates_skipped"] == 0
         assert step["actor/grad_norm"] > 0, f"step {number}"
+
+
+@pytest.mark.timeout(400)
+def test_the_older_trainer_logs_it_among_its_timings(tmp_path: Path) -> None:
+    (tmp_path / "toy_reward_of_metrics.py").write_text(REWARD)
+    agents = write_agents(tmp_path / "agents.yaml", AGENT)
+    rows = [{"prompt": [{"role": "user", "content": f"What is {i} + 2?"}], "agent_name": "toy"} for i in range(BATCH)]
+    run = run_main(
+        cached("random", make_model),
+        write_tasks(tmp_path / "tasks.parquet", rows),
+        "trainer.use_v1=false",
+        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=agentkit_verl.v0.GroupedAgentLoopManager",
+        agents=agents,
+        steps=1,
+        batch=BATCH,
+        n=N,
+        timeout=360,
+    ).check()
+    (step,) = run.steps
+    logged = {name.removeprefix("timing_s/agent/"): value for name, value in step.items() if "/agent/" in name}
+    assert logged["sessions/count"] == BATCH * N, run.tail()
+    assert logged["outcome/train"] == 1
+    assert logged["score/mean"] == pytest.approx(step["critic/score/mean"], abs=1e-5)
+    assert logged["turns/max"] >= 1
+    assert step["actor/grad_norm"] > 0
