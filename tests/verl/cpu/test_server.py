@@ -225,7 +225,7 @@ async def test_requests_come_and_go_at_random(server):
 
     async def one(index, fates):
         fate = rng.choice(fates)
-        limit = rng.randint(1, 60) if fate == "whole" else rng.randint(100, 400)
+        limit = rng.randint(1, 60) if fate == "whole" else rng.randint(80, 160)
         task = start(server, f"r{index}", {"max_tokens": limit, "ignore_eos": True, "logprobs": True})
         await asyncio.sleep(rng.random() * 0.1)
         if fate == "abort":
@@ -250,11 +250,14 @@ async def test_requests_come_and_go_at_random(server):
     async with asyncio.timeout(60):
         for wave in range(4):
             others = ["whole", "abort", "cancel"] + ["pause"] * (wave > 1)
-            fates += await asyncio.gather(*(one(100 * wave + i, others) for i in range(30)))
+            fates += await asyncio.gather(*(one(100 * wave + i, others) for i in range(20)))
         await still(server)
     state = await server.get_state()
     assert {"completed", "aborted", "cancelled"} <= set(fates)
     assert (state["running"], state["parked"], state["paused"]) == (0, 0, False)
-    assert [state[name] for name in ("completed", "aborted")] == [fates.count(x) for x in ("completed", "aborted")]
+    ended = {name: state[name] for name in ("completed", "aborted", "cancelled")}
+    assert sum(ended.values()) == state["calls"] == len(fates)
+    # a call may be cancelled when its request has just ended in another way
+    assert all(ended[name] >= fates.count(name) for name in ("completed", "aborted"))
     assert len(server._engine.batch) == 0
     assert not server._engine._requests

@@ -30,7 +30,11 @@ class Generated:
 
 @frozen
 class EngineState:
-    """Counts since the engine began, and what it is doing. `generated` counts tokens that a request kept or lost."""
+    """Counts since the engine began, and what it is doing.
+
+    `calls` are those that `completed`, were `aborted` or `cancelled` or failed with the model, and those under way.
+    `generated` counts tokens, also those that came too late for a request that had been aborted.
+    """
 
     calls: int
     completed: int
@@ -110,7 +114,7 @@ class Engine:
         try:
             ended = await request.done
         except asyncio.CancelledError:
-            self._counts["cancelled"] += 1
+            self._counts["cancelled"] += request.done.cancelled()  # it may just have ended in another way
             raise
         finally:
             self._forget(request)
