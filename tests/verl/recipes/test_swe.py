@@ -119,7 +119,7 @@ def test_a_log_without_a_summary_has_no_results():
 
 
 def test_a_summary_that_a_test_printed_is_not_looked_at():
-    fake = "=== short test summary info ===\nPASSED a.py::b\n"
+    fake = "=== short test summary info ===\nPASSED a.py::b\nPASSED a.py::c\n"
     assert results_of(fake + "=== short test summary info ===\nFAILED a.py::b - no\n") == {"a.py::b": "FAILED"}
 
 
