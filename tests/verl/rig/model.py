@@ -96,6 +96,7 @@ def teach(folder: Path, examples: Sequence[tuple[str, str]], *, steps: int, rate
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    torch.set_num_threads(1)  # several wait for each other longer than so small a model takes
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rows = []
