@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkit_verl import close_workers
+from agentkit_verl import RowInfo, close_workers
+from agentkit_verl.building import _refills
 from agentkit_verl.groups import GroupLost
 from agentkit_verl.loop import _process_of
+from agentkit_verl.rows import FIELD
 
 from agentkit import ConfigError, Trajectory
 from agentkit.journal import JournalReader
@@ -40,6 +42,15 @@ class Env:
     async def close(self):
         state["open"] -= 1
         state["closed"] += 1
+
+
+async def uneven(rollout):
+    await rollout.sample()
+    if rollout.key.index == 1:
+        rollout.observe("Go on.")
+        await rollout.sample()  # one too many
+    elif rollout.key.index == 0:
+        await anyio.sleep(0.5)
 
 
 async def score(trajectory, env):
@@ -202,6 +213,49 @@ async def test_lost_groups_fail_once_where_the_trainer_fetches_others(tmp_path: 
     assert sorted(map(str, map(type, found))) == sorted(map(str, [GroupLost, list, list]))
     (error,) = (each for each in found if isinstance(each, GroupLost))
     assert str(error) == "of the 3 sessions of task 'u' too few are fit to train on: 1 train, 2 drop"
+
+
+async def test_a_lost_rollout_is_replaced_while_its_siblings_run(tmp_path: Path) -> None:
+    outcomes = {"exits": {"finished": "train", "turn_limit": "replace"}, "replacements": 1}
+    budget = {**AGENT["budget"], "max_turns": 1}
+    verl = loops(tmp_path, agent={"loop": "PARTS:uneven", "outcomes": outcomes, "budget": budget})
+    found = await verl.group("u", 3)
+    told = [RowInfo.of(row.extra_fields[FIELD]) for (row,) in found]
+    assert [(each.session, each.counts["replaced"]) for each in told] == [(0, 0), (1, 1), (2, 0)]
+    assert [each.exit_reason for each in told] == ["finished"] * 3
+    assert verl.parts.state["closed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (
+            "actor_rollout_ref.rollout.multi_turn.format=odd",
+            "rollout.multi_turn.format is 'odd', for which there is no",
+        ),
+        ("actor_rollout_ref.rollout.agent.agent_loop_config_path=", "agent_loop_config_path must name the YAML file"),
+    ],
+)
+async def test_what_of_verls_configuration_does_not_fit_is_named(tmp_path: Path, override: str, told: str) -> None:
+    (found,) = await loops(tmp_path, override).group("u", 1)
+    assert isinstance(found, ConfigError)
+    assert told in str(found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refills"),
+    [
+        ([], False),
+        (["trainer.v1.trainer_mode=colocate_async"], True),
+        (["trainer.v1.trainer_mode=agentkit_separate_async"], True),
+        (["trainer.v1.sampler.sync_refill_failed_groups=true"], True),
+        (["trainer.v1.trainer_mode=colocate_async", "trainer.use_v1=false"], False),
+    ],
+)
+async def test_which_trainers_fetch_another_group_for_one_that_failed(
+    tmp_path: Path, overrides: list[str], refills: bool
+) -> None:
+    assert _refills(loops(tmp_path, *overrides).config) is refills
 
 
 async def test_the_event_loop_is_not_held(tmp_path: Path) -> None:
