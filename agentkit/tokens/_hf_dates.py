@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import datetime
+from functools import lru_cache
 
 from agentkit.errors import ConfigError
 
@@ -10,6 +11,7 @@ _CALL = re.compile(r"""\bstrftime_now\(\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\)""")
 _ANY_CALL = re.compile(r"\bstrftime_now\s*\(")
 
 
+@lru_cache(maxsize=64)  # asked once for each rollout
 def reads_clock(source: str) -> bool:
     """Whether a template's source asks for the time."""
     return _ANY_CALL.search(source) is not None

@@ -178,8 +178,8 @@ class TemplateRenderer:
             ) from error
         if self._sorts:
             plain = self._template(messages, tools, generation_prompt=True)
-            return self._safe.encode(self._safe.in_order(rendered, plain))
-        return self._safe.encode(rendered)
+            return self._safe.encode(self._safe.in_order(rendered, plain), opens=True)
+        return self._safe.encode(rendered, opens=True)
 
     def bridge(
         self, action: Message, new: Sequence[Message], tools: Sequence[ToolSpec], *, sampled: Sequence[int]

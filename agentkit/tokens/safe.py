@@ -25,6 +25,8 @@ _QUOTE = 0x10F000  # private use, plane 16; the stand-ins follow it
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SHORT = 64  # stretches up to this length are mostly the template's own and worth remembering
 _REMEMBERED = 4096
+_OPENINGS = 64  # and so are the stretches of prompts, up to this length, which siblings share: 15 MB at most
+_OPENING = 16_384
 # Words of JSON schema itself: templates look for them, and they are no text from outside.
 _SCHEMA_WORDS = (
     "type properties required items enum description default title format anyOf oneOf allOf additionalProperties "
@@ -86,6 +88,7 @@ class SafeEncoder:
         self._escaped = re.compile(f"{chr(_QUOTE)}([{quoted}])|([{reserved}])")
         self._schema_words = frozenset(_SCHEMA_WORDS.split())
         self._remembered: dict[str, tuple[int, ...]] = {}
+        self._openings: dict[str, tuple[int, ...]] = {}
 
     def escape(self, text: str) -> str:
         """`text` with stand-ins wherever it could help a control token to form; lone surrogates become U+FFFD."""
@@ -158,8 +161,11 @@ class SafeEncoder:
         ours, theirs = ([found.group() for found in self.controls(text)] for text in (rendered, plain))
         return _SURROGATES.sub("\ufffd", plain) if ours == theirs else rendered
 
-    def encode(self, rendered: str) -> list[int]:
-        """The ids of rendered text: control tokens by their ids, the stretches between them as plain text, whole."""
+    def encode(self, rendered: str, *, opens: bool = False) -> list[int]:
+        """The ids of rendered text: control tokens by their ids, the stretches between them as plain text, whole.
+
+        Of a text that `opens` a chain the stretches are remembered: other rollouts begin with the same.
+        """
         ids: list[int] = []
         position = 0
         for found in self._controls.finditer(rendered):
@@ -169,7 +175,7 @@ class SafeEncoder:
             if before:
                 stretch = _without_trailing_space(stretch)
             if stretch:
-                ids.extend(self._stretch(stretch) if position else self._start(stretch))
+                ids.extend(self._stretch(stretch, opens) if position else self._start(stretch))
             ids.append(self._ids[text])
             position = found.end()
             if after:
@@ -177,20 +183,30 @@ class SafeEncoder:
                 position = space.end() if space else position
         if position < len(rendered):
             stretch = rendered[position:]
-            ids.extend(self._stretch(stretch) if position else self._start(stretch))
+            ids.extend(self._stretch(stretch, opens) if position else self._start(stretch))
         return ids
 
     def _start(self, text: str) -> Sequence[int]:
         return self._stretch(text) if self._encode_start is None else self._encode_start(self.unescape(text))
 
-    def _stretch(self, text: str) -> Sequence[int]:
+    def _stretch(self, text: str, opens: bool = False) -> Sequence[int]:
         if len(text) > _SHORT:
-            return self._encode(self.unescape(text))
+            return self._opening(text) if opens else self._encode(self.unescape(text))
         ids = self._remembered.get(text)
         if ids is None:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             ids = self._remembered[text] = tuple(self._encode(self.unescape(text)))
+        return ids
+
+    def _opening(self, text: str) -> Sequence[int]:
+        ids = self._openings.get(text)
+        if ids is None:
+            ids = tuple(self._encode(self.unescape(text)))
+            if len(self._openings) >= _OPENINGS:
+                self._openings.clear()
+            if len(text) <= _OPENING:
+                self._openings[text] = ids
         return ids
 
     def _word(self, text: str) -> str:

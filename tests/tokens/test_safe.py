@@ -99,3 +99,43 @@ def test_refuses_control_tokens_it_cannot_keep_apart(control: dict[str, int]) ->
 
     with pytest.raises(ConfigError, match="control token"):
         SafeEncoder(Odd())
+
+
+class Counting(ByteTokenizer):
+    """Keeps the texts that it is given to encode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        self.encoded.append(text)
+        return super().encode(text)
+
+
+def test_what_opens_chains_is_encoded_once_and_what_goes_on_in_them_each_time() -> None:
+    tokenizer = Counting()
+    safe = SafeEncoder(tokenizer)
+    control, long = CONTROLS[0], "all rollouts begin with these words, " * 10
+    rendered = f"{control}{long}{control}{'y' * 100}"
+    assert [safe.encode(rendered, opens=True) for _ in range(3)] == [SAFE.encode(rendered)] * 3
+    assert tokenizer.encoded == [long, "y" * 100]
+    for _ in range(2):
+        safe.encode(f"{control}{'z' * 100}")
+    assert tokenizer.encoded[2:] == ["z" * 100] * 2
+
+
+def test_openings_are_remembered_up_to_a_number_and_a_length() -> None:
+    tokenizer = Counting()
+    safe = SafeEncoder(tokenizer)
+    control = CONTROLS[0]
+    huge = f"{control}{'x' * 20_000}"
+    assert safe.encode(huge, opens=True) == safe.encode(huge, opens=True)
+    assert len(tokenizer.encoded) == 2
+    several = [f"{control}{number:0100d}" for number in range(200)]
+    for text in several:
+        safe.encode(text, opens=True)
+    tokenizer.encoded.clear()
+    for text in several:
+        assert safe.encode(text, opens=True) == SAFE.encode(text)
+    assert len(tokenizer.encoded) > 100
