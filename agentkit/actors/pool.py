@@ -199,7 +199,7 @@ class Pool:
     def actor(self, agent: Agent, task: Task, index: int, *, replaces: int | None = None) -> Actor:
         """A handle on a rollout that is not running yet; `Pool.start` is what you want."""
         sink: object = self._services.sink
-        first = sink.next_attempt(task.id, index) if isinstance(sink, Resumable) else 0
+        first = sink.next_attempt(task.id, index) if sink is not None and isinstance(sink, Resumable) else 0
         return Actor(self._services, agent, task, index, first_attempt=first, replaces=replaces)
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, object]], *args: object, name: str) -> None:
@@ -218,7 +218,7 @@ class Pool:
     def sealed(self) -> Container[tuple[str, int]]:
         """The (task id, index) pairs that the sink held sealed when asked."""
         sink: object = self._services.sink
-        return sink.sealed() if isinstance(sink, Resumable) else ()
+        return sink.sealed() if sink is not None and isinstance(sink, Resumable) else ()
 
     def replaced(self, task_id: str) -> int:
         """How many sealed rollouts of a task were to be replaced, as far as the sink knows."""

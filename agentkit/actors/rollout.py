@@ -246,7 +246,7 @@ class Rollout:
                 await self._await_user()
             elif action.attempts:
                 await run_calls(calls, self, self._tools)
-            elif isinstance(self._env, Steps):
+            elif self._env is not None and isinstance(self._env, Steps):
                 turn.observations = (await self._step(self._env, action),)
             elif action.finish is FinishReason.LENGTH:
                 turn.observations = (Observation(_CUT, status=ObservationStatus.FORMAT_ERROR),)
