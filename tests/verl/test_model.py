@@ -11,7 +11,7 @@ from agentkit_verl.model import TAKEN, ServerModel, Taken
 from agentkit_verl.outputs import RowLimits, rows_of
 from agentkit_verl.rows import RowInfo
 from agentkit_verl.settings import VerlSettings
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentkit import Agent, Budget, ExitReason, OutcomePolicy, Task, Trajectory, user
@@ -150,6 +150,10 @@ async def play(program: Sequence[tuple[Any, ...]], limits: RowLimits) -> None:
 @given(
     st.lists(OPS, max_size=12),
     st.builds(RowLimits, prompt_length=st.sampled_from([10, 60, 400]), response_length=st.integers(1, 300)),
+)
+@example(  # back to a chain after another was opened
+    [("sample",), ("mark",), ("compact", 0), ("sample",), ("return", 0), *[("sample",)] * 6],
+    RowLimits(prompt_length=400, response_length=60),
 )
 def test_servers_are_sent_the_chain_and_sample_what_a_row_holds(
     program: list[tuple[Any, ...]], limits: RowLimits

@@ -243,9 +243,9 @@ def test_rows_of_every_program_of_moves_are_what_the_oracle_says(clock: Callable
 
 
 @settings(max_examples=10)  # making one takes long
-@given(trajectories(), LIMITS, SETTINGS)
+@given(trajectories(children=0), LIMITS, SETTINGS)
 def test_rows_of_any_well_formed_trajectory(trajectory: Trajectory, limits: RowLimits, said: VerlSettings) -> None:
-    trajectory = evolve(trajectory, grade=Grade(GradeStatus.OK, Score(0.5)), children=())
+    trajectory = evolve(trajectory, grade=Grade(GradeStatus.OK, Score(0.5)))
     check(trajectory, rows_of(trajectory, limits=limits, settings=said, info=INFO), limits, said)
 
 
