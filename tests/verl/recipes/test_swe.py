@@ -268,19 +268,27 @@ async def test_neither_tests_nor_the_solution_are_in_sight(task: ak.Task):
     assert found.startswith("done")
 
 
+FAKED = (
+    "printf 'def test_whole(): pass\\ndef test_comma(): pass\\n' > tests/test_money.py\n"
+    "mkdir r2e-tests; cp tests/test_money.py tests/test_more.py; echo 'echo ok' > run_tests.sh\n"
+    "cat > r2e-tests/test_1.py <<'END'\nclass TestCents:\n    def test_whole(self): pass\n"
+    "    def test_comma(self): pass\ndef test_legacy(): assert 0\nEND\n"
+    "git add -f -A; git -c user.name=a -c user.email=a@b commit -qm fake; git log --oneline"
+)
+
+
 @has_sandbox
 async def test_tests_of_the_policys_own_making_are_not_run(task: ak.Task):
-    fake = "def test_whole(): pass\\ndef test_comma(): pass\\n"
-    trajectory = await played(
-        task,
-        f"printf '{fake}' > tests/test_money.py; printf '{fake}' > tests/test_more.py; mkdir r2e-tests; "
-        f"printf '{fake}' > r2e-tests/test_1.py; echo 'echo ok' > run_tests.sh; git add -f -A; "
-        "git -c user.name=a -c user.email=a@b commit -qm fake; git log --oneline",
-    )
+    trajectory = await played(task, FAKED)
     assert "fake" in seen(trajectory)[0]
     assert trajectory.score == 0.0
-    again = await played(task, "rm -rf tests", MEND)
-    assert again.score == 1.0  # nor is a policy that took tests away any worse off for it
+
+
+@has_sandbox
+@pytest.mark.parametrize("command", [FAKED, "rm -rf tests"])
+async def test_who_mends_it_is_no_worse_off_for_what_became_of_the_tests(task: ak.Task, command: str):
+    trajectory = await played(task, command, MEND)
+    assert trajectory.score == 1.0, trajectory.grade
 
 
 @has_sandbox
