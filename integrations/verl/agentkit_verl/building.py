@@ -70,8 +70,10 @@ class Built:
             multi_turn = rollout.multi_turn
             limit = ResponseLimit(multi_turn.max_tool_response_length, multi_turn.tool_response_truncate_side)
             side_by_side = int(multi_turn.get("max_parallel_calls", None) or 1) > 1
-            tools = (*tools, *verl_tools(self.handed.tools, limit=limit, parallel=side_by_side))
-            env = with_tools(env)
+            theirs = verl_tools(self.handed.tools, limit=limit, parallel=side_by_side)
+            tools = (*tools, *theirs)
+            if any(tool.spec.needs for tool in theirs):  # functions want no instances, which an env must hold
+                env = with_tools(env)
         return evolve(
             agent,
             tools=tools,

@@ -2,6 +2,7 @@
 """The agent loop that verl's YAML names: production rollouts in, rows of a batch out."""
 
 import asyncio
+import functools
 import logging
 from array import array
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from agentkit_verl.worker import SessionRows, Worker
 
 logger = logging.getLogger(__name__)
 
+_check_once = functools.cache(check_verl_version)  # reading the metadata takes as long as a turn; errors are not kept
+
 
 class AgentKitLoop(AgentLoopBase):
     """Runs an agent of agentkit for verl: `_target_: agentkit_verl.AgentKitLoop` in `agent_loop_config_path`.
@@ -38,7 +41,7 @@ class AgentKitLoop(AgentLoopBase):
     """
 
     def __init__(self, *args: Any, tools: Any = None, name: str = "agentkit", **kwargs: Any) -> None:
-        check_verl_version()
+        _check_once()
         super().__init__(*args, **kwargs)
         self._name = name
         self._tools = tuple(getattr(tools, "tools", None) or ())
@@ -133,7 +136,10 @@ _PROCESSES: "WeakKeyDictionary[Any, _Process]" = WeakKeyDictionary()
 
 
 def _process_of(client: Any) -> _Process:
-    return _PROCESSES.setdefault(client, _Process())
+    process = _PROCESSES.get(client)
+    if process is None:
+        process = _PROCESSES[client] = _Process()
+    return process
 
 
 async def close_workers() -> None:
@@ -174,17 +180,17 @@ class AgentKitOutput(AgentLoopOutput):
         """
         rest = {key: getattr(self, key) for key in self.model_fields_set if key not in _OF_TOKENS}
         output: dict[str, Any] = AgentLoopOutput(prompt_ids=[0], response_ids=[0], response_mask=[0], **rest).as_dict()
-        output["prompts"] = torch.tensor(self.prompt_ids, dtype=torch.int64)
-        output["responses"] = torch.tensor(self.response_ids, dtype=torch.int64)
-        output["response_mask"] = mask = torch.tensor(self.response_mask, dtype=torch.int64)
+        output["prompts"] = _tensor(self.prompt_ids, torch.int64)
+        output["responses"] = _tensor(self.response_ids, torch.int64)
+        output["response_mask"] = mask = _tensor(self.response_mask, torch.int64)
         if self.response_logprobs is not None:
-            output["rollout_log_probs"] = torch.tensor(self.response_logprobs, dtype=torch.float32)
+            output["rollout_log_probs"] = _tensor(self.response_logprobs, torch.float32)
         if "rm_scores" in output:
             output["rm_scores"] = torch.zeros(len(mask), dtype=torch.float32)
             if self.token_rewards is None:
                 output["rm_scores"][-1] = self.reward_score
             else:
-                output["rm_scores"][:] = torch.tensor(self.token_rewards, dtype=torch.float32)
+                output["rm_scores"][:] = _tensor(self.token_rewards, torch.float32)
         if self.routed_experts is not None:
             experts = torch.as_tensor(self.routed_experts, dtype=torch.int16)
             total = len(self.prompt_ids) + len(mask)
@@ -192,6 +198,16 @@ class AgentKitOutput(AgentLoopOutput):
             aligned[: min(len(experts), total)] = experts[:total]
             output["routed_experts"] = aligned
         return output
+
+
+_DTYPES = {"b": torch.int8, "i": torch.int32, "f": torch.float32}
+
+
+def _tensor(values: "array[Any]", dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of its own from an array, by its buffer: `torch.tensor` would make an object of each item."""
+    if not values:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(values, dtype=_DTYPES[values.typecode]).to(dtype, copy=True)
 
 
 def _output(

@@ -80,7 +80,7 @@ def rows_of(
     if masked:
         places = places[-1:]
     made = [row for place in places if (row := _row(place, limits, settings, info, kinds, masked=masked)) is not None]
-    cut = sum(sum(place.chain.response_mask) for place in places) - sum(row.info.counts["sampled"] for row in made)
+    cut = sum(place.chain.mask_bytes.count(1) for place in places) - sum(row.info.counts["sampled"] for row in made)
     trained = sum(row.response_mask.count(1) for row in made)
     told = []
     for number, row in enumerate(made):
@@ -145,10 +145,10 @@ def _row(
     actions = tuple(_action(trajectory, turn, split) for turn in sorted(fitting, key=lambda turn: turn.start))
     score = trajectory.grade.score if trajectory.grade is not None else None
     return Row(
-        prompt_ids=array("i", chain.ids[:split]),
-        response_ids=array("i", chain.ids[split:stop]),
+        prompt_ids=_array("i", chain.id_bytes, 0, split),
+        response_ids=_array("i", chain.id_bytes, split, stop),
         response_mask=mask,
-        logprobs=array("f", chain.logprobs[split:stop]),
+        logprobs=_array("f", chain.logprob_bytes, split, stop),
         info=evolve(
             info,
             agent=place.agent,
@@ -165,6 +165,13 @@ def _row(
         metrics={} if score is None else dict(score.metrics),
         num_turns=1 + sum(1 + bool(turn.observations) for turn in turns),
     )
+
+
+def _array(code: str, held: bytes, start: int, stop: int) -> "array[Any]":
+    """A part of a chain: of bytes, since an array of a view makes an object of each token."""
+    made: array[Any] = array(code)
+    made.frombytes(memoryview(held)[4 * start : 4 * stop])
+    return made
 
 
 def _action(trajectory: Trajectory, turn: Turn, split: int) -> ActionSpan:
