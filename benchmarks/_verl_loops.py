@@ -8,7 +8,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,16 @@ class Script:
             mask += [1] * len(each.ids) + [0] * len(tail)
         return Script(tokenizer, opening, said, ids, mask, starts)
 
+    def logprobs(self) -> list[float]:
+        """Those of the sampled tokens as the server gives them, 0 elsewhere."""
+        given = chain.from_iterable(map(logprobs_of, self.said))
+        return [next(given) if sampled else 0.0 for sampled in self.mask]
+
+
+def logprobs_of(said: Said) -> list[float]:
+    """What the server says of an answer: values that 32 bits hold exactly."""
+    return [-0.5 - at / 1024 for at in range(len(said.ids))]
+
 
 def conversations(counts: Sequence[int], *, sampled: int, observed: int) -> dict[int, Script]:
     """A script for each count of turns, all of them the beginning of the longest."""
@@ -121,7 +131,7 @@ class Server:
         self._answers = [
             TokenOutput(
                 token_ids=said.ids,
-                log_probs=[-0.5 - at / 1024 for at in range(len(said.ids))] if with_logprobs else None,
+                log_probs=logprobs_of(said) if with_logprobs else None,
                 stop_reason="completed",
                 num_preempted=0,
                 extra_fields=dict.fromkeys(("global_steps", "min_global_steps", "max_global_steps"), 1),
@@ -217,12 +227,15 @@ class Loop:
         return Ran(output, made - started, ended - made, between, marks[0] - made, ended - marks[-1])
 
     def check(self, output: Any) -> None:
-        """Raises SystemExit unless the row is the script, token by token."""
+        """Raises SystemExit unless the row is the script, token by token, with log-probabilities where asked for."""
         ids = [*output.prompt_ids, *output.response_ids]
         split = self._script.starts[0]
         if ids != self._script.ids or list(output.response_mask) != self._script.mask[split:]:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, self._script.ids, strict=False)))
             raise SystemExit(f"{type(self).__name__}: {len(ids)} ids for {len(self._script.ids)}, {same} the same")
+        scored = None if output.response_logprobs is None else list(output.response_logprobs)
+        if scored != (self._script.logprobs()[split:] if self._params["logprobs"] else None):
+            raise SystemExit(f"{type(self).__name__}: the log-probabilities are not those that were sampled")
 
 
 class Theirs(Loop):
@@ -269,7 +282,7 @@ def limit(script: Script, *, with_logprobs: bool, fast: bool = False) -> list[fl
     without the places in the text.
     """
     backend = script.tokenizer.backend_tokenizer
-    scores = [[-0.5 - at / 1024 for at in range(len(said.ids))] for said in script.said]
+    scores = list(map(logprobs_of, script.said))
 
     def encode(text: str) -> list[int]:
         if fast:
