@@ -350,11 +350,21 @@ async def test_answers_without_logprobs_name_the_setting(cluster: Cluster) -> No
 # without Ray
 
 
+class Reference:
+    """As Ray's: the actor's task goes on when whoever awaits it is cancelled."""
+
+    def __init__(self, task: "asyncio.Future[Any]") -> None:
+        self.task = task
+
+    def __await__(self) -> Any:
+        return asyncio.shield(self.task).__await__()
+
+
 class Remote:
-    """A method of an actor: a future in place of an object reference."""
+    """A method of an actor."""
 
     def __init__(self, method: Callable[..., Awaitable[Any]]) -> None:
-        self.remote = lambda *args, **arguments: asyncio.ensure_future(method(*args, **arguments))
+        self.remote = lambda *args, **arguments: Reference(asyncio.ensure_future(method(*args, **arguments)))
 
 
 def output(ids: list[int], stop: str = "completed", version: int = 1) -> Any:
@@ -405,7 +415,7 @@ class HeldClient:
 
 @pytest.mark.parametrize("cancels", [1, 2])
 async def test_a_server_that_does_not_abort_is_not_waited_for(cancels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "cancel", lambda reference: reference.cancel())
+    monkeypatch.setattr(ray, "cancel", lambda reference: reference.task.cancel())
     server = DeafServer()
     client = HeldClient(server)
     call = Call(lambda part: None, lambda number: None)

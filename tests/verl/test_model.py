@@ -265,7 +265,8 @@ async def test_logprobs_that_are_missing_name_the_setting(logprobs: Any, found: 
 class Attempts:
     """A client as verl's asynchronous one: attempts at a server, until one is not aborted. Its answer is their sum."""
 
-    def __init__(self, *parts: Any, lost: int = 0) -> None:
+    def __init__(self, *parts: Any, lost: int = 0, seconds: float = 0.01) -> None:
+        self.seconds = seconds
         self.parts, self.lost, self.prompts = list(parts), lost, list[list[int]]()
         self.aborted: list[str] = []
         self.generate_remote = SimpleNamespace(remote=lambda **arguments: asyncio.ensure_future(self._part(arguments)))
@@ -287,7 +288,7 @@ class Attempts:
             ids += part.token_ids
             if part.stop_reason != "aborted":
                 return output(ids[self.lost :], part.stop_reason, num_preempted=9)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(self.seconds)
 
 
 async def over_attempts(client: Attempts, emit: EmitTokens) -> tuple[Finish, Taken]:
@@ -332,6 +333,20 @@ async def test_a_chain_that_is_full_asks_for_no_further_part() -> None:
     assert len(client.prompts) == 1
     assert len(trajectory.chains[0]) == 64
     assert trajectory.turns[0].finish is FinishReason.LENGTH
+
+
+async def test_a_cancel_between_attempts_refuses_the_next() -> None:
+    client, chunks = Attempts(output([5], "aborted"), output([6, END]), seconds=0.1), list[TokenChunk]()
+    task = asyncio.create_task(over_attempts(client, chunks.append))
+    while not chunks:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.2)
+    assert len(client.prompts) == 1
+    assert chunks == [TokenChunk([5], [-0.5], 1)]
+    assert not client.aborted  # there was nothing to abort
 
 
 async def test_experts_are_those_of_the_tokens_asked_for() -> None:
