@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false  # verl and torch are not installed where the library is checked
+# verl and torch are not installed where the library is checked
+# pyright: basic, reportMissingImports=false
 """The agent loop that verl's YAML names: production rollouts in, rows of a batch out."""
 
 import asyncio
