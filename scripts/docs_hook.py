@@ -23,7 +23,7 @@ from agentkit.cli.main import COMMANDS
 ROOT = Path(__file__).parents[1]
 PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "tests/mutants/README.md")
 LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-PACKAGE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+PACKAGE = re.compile(r"^::: ([a-z_.]+)$", re.MULTILINE)  # a class stands for itself
 TEXT = re.compile(r"^<!-- text: ([\w.]+) -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- names: (\w+) -->$", re.MULTILINE)
 EXPORT = re.compile(r"^from ([\w.]+) import (\w+) as \2$", re.MULTILINE)

@@ -39,6 +39,8 @@ class Group:
     number: int
     """Of this group among those of the process: a task that comes again, in the next epoch say, is another rollout."""
     joined: int = 0
+    deadline: float | None = None
+    """When the rollouts of its step end; None until the first of its sessions has asked."""
     outcomes: list[Outcome] = field(factory=list)
     replaced: int = 0
     """How many rollouts were begun in place of others."""

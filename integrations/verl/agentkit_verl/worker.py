@@ -181,7 +181,9 @@ class Worker:
         task = task_of(row, validate=validate, defaults=self._defaults, media=media)
         if "uid" not in row:  # then the task has the same id in every epoch
             task = evolve(task, id=f"{task.id}~{group.number}")
-        deadline = self._step_deadline(row, validate)
+        if group.deadline is None:
+            group.deadline = self._step_deadline(row, validate)
+        deadline = group.deadline
         self._params[task.id] = dict(sampling_params)
         token = TAKEN.set(taken)
         index, replaced = number, 0
@@ -217,13 +219,19 @@ class Worker:
             pool.live.release()
 
     def _step_deadline(self, row: Mapping[str, Any], validate: bool) -> float:
-        """When the rollouts of this row's step end: `batch_s` after the first of them began; validation is another."""
+        """When the rollouts of this row's step end: `batch_s` after the first of them began; validation is another.
+
+        A group that comes when its step is over was fetched in place of one that was lost: the time begins anew.
+        """
         if self._settings.batch_s is None:
             return float("inf")
         step, now = row.get("global_steps"), anyio.current_time()
         if step is None and self._pool is not None and not self._pool.live.held:
             self._begun.pop((None, validate), None)  # without a step's number, a step is what runs without a break
-        begun = self._begun.setdefault((None if step is None else int(step), validate), now)
+        key = (None if step is None else int(step), validate)
+        if now >= self._begun.get(key, now) + self._settings.batch_s:
+            del self._begun[key]
+        begun = self._begun.setdefault(key, now)
         while len(self._begun) > 64:
             del self._begun[next(iter(self._begun))]
         return begun + self._settings.batch_s
