@@ -110,7 +110,7 @@ class _Loading:
 
     def make(self) -> RunConfig:
         """Import and make all components; raise what went wrong."""
-        model, parts = self._model, dict[str, Any]()
+        model, parts = self._model, dict[str, Any](self._parts)
 
         def make_model() -> None:
             nonlocal model
@@ -119,7 +119,6 @@ class _Loading:
         if model is None:
             self._collect(make_model, "model")
         self._collect(lambda: parts.update(self._sections.make_parts(self._tree.get("agent", {}))), "agent")
-        parts = {**self._parts, **parts}
         self._raise()
         self._collect(lambda: parts.update(agent=self._sections.make_agent(model, parts)), "agent")
         self._raise()

@@ -1,4 +1,6 @@
 """What a worker process needs to run one agent of verl's, made once: renderer, parser, model, agent, limits."""
+# verl is not installed where the library is checked
+# pyright: reportMissingImports=false
 
 import functools
 import logging
