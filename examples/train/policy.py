@@ -13,7 +13,7 @@ from agentkit_hf import hf_renderer
 from attrs import frozen
 from sums import calculate, expert, make_tasks
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as bars
 
 import agentkit as ak
@@ -94,7 +94,7 @@ async def warm_up(
 
 
 # --8<-- [start:success]
-def success_of(model: Qwen2ForCausalLM, shown: Shown) -> float:
+def success_of(model: LlamaForCausalLM, shown: Shown) -> float:
     """The share of conversations in which the policy would sample each token that the expert said, at temperature 1."""
     with torch.no_grad():
         return log_probs(model, shown).sum(dim=1).exp().mean().item()
@@ -103,17 +103,17 @@ def success_of(model: Qwen2ForCausalLM, shown: Shown) -> float:
 # --8<-- [end:success]
 
 
-def log_probs(model: Qwen2ForCausalLM, shown: Shown) -> torch.Tensor:
+def log_probs(model: LlamaForCausalLM, shown: Shown) -> torch.Tensor:
     """Of each token given those before it, 0 where the policy does not speak."""
     logits = model(input_ids=shown.ids[:, :-1]).logits
     chosen: torch.Tensor = logits.log_softmax(-1).gather(2, shown.ids[:, 1:, None])[..., 0]
     return chosen * shown.mask[:, 1:]
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    """Qwen2's architecture with two small layers and random weights."""
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Llama with two small layers and random weights; of a "qwen2" transformers would load a tokenizer of its own."""
     width = 128
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=4 * width,
@@ -128,15 +128,15 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config)
+    return LlamaForCausalLM(config)
 
 
 def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Byte-level BPE made of `texts`: a token for each digit, the control tokens of ChatML, a template with tools."""
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    phrases = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # pieces of several words: a third
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, phrases])  # of the tokens that words would take
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(

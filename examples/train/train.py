@@ -56,7 +56,12 @@ def main() -> int:
 
 async def warmed_up(folder: Path, seed: int) -> float:
     """Seconds that it took."""
-    found = await warm_up(folder, seed=seed)
+
+    def told(step: int, success: float) -> None:
+        if step % 10 == 0:
+            say(f"warm-up step {step:3}: {success:6.1%}")
+
+    found = await warm_up(folder, seed=seed, told=told)
     say(f"warm-up, seed {seed}: {found.success:.0%} after {found.steps} steps and {found.seconds:.0f} s")
     return found.seconds
 

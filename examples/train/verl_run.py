@@ -16,6 +16,7 @@ from attrs import frozen
 
 HERE = Path(__file__).parent
 CONTROL = "shuffled"  # the module beside this one
+THREADS = os.environ.get("OMP_NUM_THREADS", "2")  # sampling and training take turns, so each has both cores
 
 
 @frozen
@@ -36,8 +37,8 @@ def settings(policy: Path, tasks: Path, *, steps: int, prompts: int, rollouts: i
         f"data.train_files={tasks}",
         f"data.val_files={tasks}",
         f"data.train_batch_size={prompts}",
-        "data.max_prompt_length=96",
-        "data.max_response_length=72",
+        "data.max_prompt_length=32",
+        "data.max_response_length=56",
         "data.shuffle=false",
         "data.dataloader_num_workers=0",
         f"actor_rollout_ref.model.path={policy}",
@@ -48,6 +49,7 @@ def settings(policy: Path, tasks: Path, *, steps: int, prompts: int, rollouts: i
         f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={prompts * rollouts // 2}",
         f"actor_rollout_ref.rollout.n={rollouts}",
         f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={prompts * rollouts // 2}",
+        f"+actor_rollout_ref.rollout.engine_kwargs.agentkit_cpu.threads={THREADS}",
         "actor_rollout_ref.rollout.agent.num_workers=1",
         f"actor_rollout_ref.rollout.agent.agent_loop_config_path={HERE / 'agent.yaml'}",
         "reward.num_workers=1",
@@ -121,6 +123,8 @@ def _environment(metrics: Path, *, seed: int, control: bool) -> dict[str, str]:
     found = environment() | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
         "VERL_FILE_LOGGER_PATH": str(metrics),
+        "OMP_NUM_THREADS": THREADS,
+        "OMP_WAIT_POLICY": "passive",  # idle threads leave the cores to verl's other processes
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
