@@ -283,3 +283,12 @@ async def test_the_agents_file_is_read_once(tmp_path: Path) -> None:
     verl.agents.write_text("]")
     found = await asyncio.gather(*(verl.session("v", number) for number in range(2)))
     assert [len(rows) for rows in found] == [1, 1]
+
+
+async def test_validation_is_told_apart_by_verls_own_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = "actor_rollout_ref.rollout.val_kwargs.n=3"
+    v1 = V1(loops(tmp_path, overrides, verl={"on_lost_group": "fail"}), monkeypatch)
+    keys = await v1.prompt("u", "alone 0 alone 1", validate=True)
+    assert keys == ["u_2_0"]  # in training it were given up
+    assert v1.queue.rows["u_2_0"][0] == "val"
+    assert v1.queue.status["u"] == "finished"

@@ -180,4 +180,10 @@ def _refills(config: Any) -> bool:
     v1 = config.trainer.get("v1", None)
     if not config.trainer.get("use_v1", False) or v1 is None:
         return False
-    return str(v1.trainer_mode).endswith("async") or bool(v1.sampler.get("sync_refill_failed_groups", False))
+    filters = config.algorithm.get("filter_groups", None)  # it raises for a group that ended well and left no rows
+    is_filtered = bool(filters is not None and filters.get("enable", False))
+    return (
+        str(v1.trainer_mode).endswith("async")
+        or is_filtered
+        or bool(v1.sampler.get("sync_refill_failed_groups", False))
+    )

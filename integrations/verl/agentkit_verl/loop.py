@@ -5,6 +5,7 @@
 import asyncio
 import functools
 import logging
+import sys
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -107,22 +108,25 @@ class _Process:
         name = loop._name
         making = self._workers.get(name)
         if making is None or (making.done() and not _is_alive(making)):
-            making = self._workers[name] = asyncio.create_task(_make(loop.handed(), name))
+            making = self._workers[name] = asyncio.create_task(_make(loop.handed(), name, before=making))
         return await asyncio.shield(making)
 
     async def close(self) -> None:
         """End all workers. Cancellation: those that were reached end."""
-        for making in self._workers.values():
-            if making.done() and _is_alive(making):
+        while self._workers:
+            _, making = self._workers.popitem()
+            await asyncio.wait((making,))  # one that is being made would live on
+            if not making.cancelled() and making.exception() is None:
                 await making.result().close()
-        self._workers.clear()
 
 
 def _is_alive(made: "asyncio.Task[Worker]") -> bool:
     return not made.cancelled() and made.exception() is None and made.result().alive
 
 
-async def _make(handed: Handed, name: str) -> Worker:
+async def _make(handed: Handed, name: str, *, before: "asyncio.Task[Worker] | None" = None) -> Worker:
+    if before is not None and not before.cancelled() and before.exception() is None:
+        await before.result().close()  # the one before may not have let go of its journal yet
     try:
         built = await asyncio.to_thread(build, handed, name)
     except AgentkitError:
@@ -158,11 +162,18 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_validation() -> bool:
-    """Whether verl runs this session to validate. Agent loops are not told, but verl's own task around them knows."""
-    task = asyncio.current_task()
-    frame = getattr(task.get_coro(), "cr_frame", None) if task is not None else None
-    trajectory = frame.f_locals.get("trajectory") if frame is not None else None
-    return bool(trajectory.get("validate")) if isinstance(trajectory, Mapping) else False
+    """Whether verl runs this session to validate. Agent loops are not told, but verl's own code above them knows.
+
+    All callers are looked at: Ray wraps the methods of its actors, so that verl's is not the task's outermost one.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if "trajectory" in frame.f_code.co_varnames:
+            trajectory = frame.f_locals.get("trajectory")
+            if isinstance(trajectory, Mapping) and "validate" in trajectory:
+                return bool(trajectory["validate"])
+        frame = frame.f_back
+    return False
 
 
 _OF_TOKENS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "routed_experts", "token_rewards")

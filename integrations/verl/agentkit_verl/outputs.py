@@ -76,6 +76,8 @@ def rows_of(
     if trajectory.outcome not in (Outcome.TRAIN, Outcome.MASK):
         return ()
     masked = trajectory.outcome is Outcome.MASK
+    if masked and trajectory.grade is not None and trajectory.score is None:
+        return ()  # it would count by its score alone, and has none: verl would ask a reward of its own for one
     places = _places(trajectory, settings, info.agent)
     if masked:
         places = places[-1:]

@@ -16,6 +16,7 @@ from agentkit import Agent, Budget, ExitReason, Observation, Outcome, OutcomePol
 from agentkit.parsing import HermesParser
 from agentkit.protocols import (
     Action,
+    Blame,
     Chain,
     EmitTokens,
     Finish,
@@ -328,6 +329,14 @@ def test_a_masked_rollout_has_one_row_that_no_loss_counts() -> None:
     assert row.response_mask == bytes(7)
     assert (row.score, row.info.weight, row.info.counts["trained"]) == (0.75, 0.0, 0)
     assert len(row.info.actions) == 2  # what was sampled, all the same
+
+
+@pytest.mark.parametrize("status", [GradeStatus.SKIPPED, GradeStatus.ERROR, GradeStatus.TIMEOUT])
+def test_a_masked_rollout_without_a_score_has_no_row_to_be_scored_by_others(status: GradeStatus) -> None:
+    masked = evolve(made(outcome=Outcome.MASK), grade=Grade(status, blame=Blame.INFRASTRUCTURE))
+    assert rows_of(masked, limits=ROOMY, settings=VerlSettings(), info=INFO) == ()
+    unjudged = evolve(masked, grade=None)  # an agent without a reward: verl's own says what it is worth
+    assert len(rows_of(unjudged, limits=ROOMY, settings=VerlSettings(), info=INFO)) == 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DROP, Outcome.REPLACE, Outcome.RETRY])
