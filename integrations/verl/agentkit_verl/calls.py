@@ -102,9 +102,13 @@ class Call:
             self.kill()
             return
         try:
-            abort.remote(self._request_id, reset_prefix_cache=False)
-        except TypeError:  # servers that know nothing of a cache to reset
-            abort.remote(self._request_id)
+            try:
+                abort.remote(self._request_id, reset_prefix_cache=False)
+            except TypeError:  # servers that know nothing of a cache to reset
+                abort.remote(self._request_id)
+        except Exception as error:  # its actor is gone, or Ray is: whoever stops this must get on
+            logger.debug("aborting a request failed: %r", error)
+            self.kill()
 
     def kill(self) -> None:
         """Cancel the server's task; nothing more comes of it."""

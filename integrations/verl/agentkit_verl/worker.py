@@ -12,7 +12,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from attrs import evolve, frozen
 
 from agentkit.actors import Actor, Agent, Pool
 from agentkit.journal import Journal
-from agentkit.protocols import ObservationStatus, Outcome, Task, Trajectory
+from agentkit.logs import escape, redact
+from agentkit.protocols import ExitReason, GradeStatus, ObservationStatus, Outcome, Task, Trajectory
 from agentkit_verl.building import Built
 from agentkit_verl.groups import Group, GroupLost, GroupRules
 from agentkit_verl.kinds import kinds_of
@@ -72,6 +73,7 @@ class Worker:
             "max_generations": share(config.pool.max_generations),
         }
         self._pool: Pool | None = None
+        self._ends = False
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Pool] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._serve(), name=f"agentkit worker {config.name}")
@@ -79,7 +81,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether sessions can run: false once its pool has ended, by a journal that cannot be written, say."""
-        return not self._task.done()
+        return not (self._ends or self._task.done())
 
     async def close(self) -> None:
         """End what is under way, and close its envs.
@@ -100,7 +102,10 @@ class Worker:
                 pool = Pool(self.built.entry.config.agent, sink=journal, agent_of=self._agent_of, **self._pool_options)
                 self._pool = await stack.enter_async_context(pool)
                 self._ready.set_result(pool)
-                await self._stop.wait()
+                try:
+                    await self._stop.wait()
+                finally:
+                    self._ends = True
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
@@ -136,7 +141,7 @@ class Worker:
             GroupLost: too few of its group are fit to train on; said to one of them.
         Cancellation: the rollout is ended, sealed and its env closed before the cancellation goes on.
         """
-        taken, outcome = Taken(), Outcome.DROP
+        taken, outcome, why = Taken(), Outcome.DROP, "failed"
         rows: tuple[Row, ...] = ()
         try:
             pool = await asyncio.shield(self._ready)
@@ -147,9 +152,10 @@ class Worker:
                 rows = rows_of(trajectory, limits=self.built.limits, settings=self._settings, info=info, kinds=kinds)
                 if rows:  # else nothing of it fits, whatever its outcome
                     outcome = trajectory.outcome
+            why = _why(trajectory, outcome)
         finally:
             self.built.model.forget(taken)
-            group.settle(outcome)
+            group.settle(outcome, why)
         # v0 spreads a group over workers, so that nobody here sees the whole of it: its manager does
         verdict = await group.verdict(self._rules, validate=validate or "session_id" not in row)
         if verdict != "keep" and group.tell_once():
@@ -293,10 +299,35 @@ async def _result(actor: Actor, hard_deadline: float) -> Trajectory:
             await actor.settled()
     except BaseException:
         actor.cancel()
-        with anyio.CancelScope(shield=True):
-            await actor.settled()
+        while not actor.done:  # a second native cancel gets past the shield; what the rollout holds is not let go early
+            with suppress(asyncio.CancelledError), anyio.CancelScope(shield=True):
+                await actor.settled()
         raise
     return await actor.result()
+
+
+def _why(trajectory: Trajectory | None, outcome: Outcome) -> str:
+    """Why a session came to its outcome, in a line: its end, and the error of that or of the reward."""
+    if trajectory is None:
+        return "verl.batch_s was over before it began"
+    grade = trajectory.grade
+    found = [_last_line(trajectory.error)]
+    if grade is not None and grade.status is not GradeStatus.OK:
+        found.append(f"no score: {_last_line(grade.error) or grade.status}")
+    if outcome is Outcome.DROP and trajectory.outcome is not Outcome.DROP:
+        if any(chain.mask_bytes.count(1) for chain in trajectory.chains):
+            found.append("no turn fits data.max_prompt_length and data.max_response_length")
+        elif trajectory.exit_reason is ExitReason.TOKEN_LIMIT:
+            found.append("its opening is longer than budget.max_tokens, or than verl's prompt and response")
+        else:
+            found.append("nothing was sampled")
+    return "; ".join([str(trajectory.exit_reason), *filter(None, found)])
+
+
+def _last_line(error: str | None) -> str:
+    """What was raised, of a traceback: short, without secrets, and with nothing that could forge another line."""
+    lines = (error or "").strip().splitlines()
+    return escape(redact(lines[-1].strip()))[:300] if lines else ""
 
 
 def _counts(trajectory: Trajectory) -> dict[str, int]:
