@@ -53,6 +53,10 @@ async def uneven(rollout):
         await anyio.sleep(0.5)
 
 
+async def forgetful(trajectory, env):
+    return float(trajectory.task.data["gone\\nERROR forged"])
+
+
 async def score(trajectory, env):
     if "hang-reward" in trajectory.prompt[-1].content:
         await anyio.sleep_forever()
@@ -213,7 +217,24 @@ async def test_lost_groups_fail_once_where_the_trainer_fetches_others(tmp_path: 
     found = await asyncio.gather(*sessions, return_exceptions=True)
     assert sorted(map(str, map(type, found))) == sorted(map(str, [GroupLost, list, list]))
     (error,) = (each for each in found if isinstance(each, GroupLost))
-    assert str(error) == "of the 3 sessions of task 'u' too few are fit to train on: 1 train, 2 drop"
+    lost = "1 train, 2 drop (trajectory_timeout; nothing was sampled)"
+    assert str(error) == f"of the 3 sessions of task 'u' too few are fit to train on: {lost}"
+
+
+async def test_why_a_group_was_lost_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    verl = loops(tmp_path, agent={"reward": "PARTS:forgetful"})
+    assert await verl.group("u", 2) == [[], []]
+    (said,) = (record.getMessage() for record in caplog.records if "given up" in record.getMessage())
+    assert said.endswith(": of its 2 sessions 2 drop (finished; no score: KeyError: 'gone\\nERROR forged')")
+
+
+async def test_an_opening_that_does_not_fit_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    verl = loops(tmp_path, "actor_rollout_ref.rollout.prompt_length=8", "actor_rollout_ref.rollout.response_length=1")
+    assert await verl.group("u", 2) == [[], []]
+    (said,) = (record.getMessage() for record in caplog.records if "given up" in record.getMessage())
+    assert said.endswith(
+        "2 drop (token_limit; its opening is longer than budget.max_tokens, or than verl's prompt and response)"
+    )
 
 
 async def test_a_lost_rollout_is_replaced_while_its_siblings_run(tmp_path: Path) -> None:

@@ -53,6 +53,21 @@ def read_document(text: str, *, where: str, entry: str | None = None) -> Documen
     return Document(tree, reader.lines)
 
 
+def entry_names(text: str, *, where: str) -> tuple[str, ...]:
+    """The names in a list of runs.
+
+    Raises:
+        ConfigError: it is no YAML, or no list of mappings.
+        MissingExtraError: the extra `yaml` is not installed.
+    """
+    tree = _Reader(where).read(text)
+    entries = tree if isinstance(tree, list) else []
+    names = tuple(str(entry.get("name")) for entry in entries if isinstance(entry, Mapping))
+    if not names or len(names) != len(entries):
+        raise ConfigError(f"{where}: must be a list of mappings, each with a name")
+    return names
+
+
 def _entry(tree: list[object], where: str, name: str | None) -> int:
     """The number of the entry with this name, or of the only one."""
     names = [str(entry.get("name")) for entry in tree if isinstance(entry, Mapping)]

@@ -112,6 +112,8 @@ def build(handed: Handed, name: str) -> Built:
     if "parser" not in named:
         parts["parser"] = parser_of(rollout)
     entry = load_entry(path, name, model=model, parts=parts)
+    if entry.config.agent.reward is None:
+        logger.warning("agent.reward is missing in %s: verl's own reward function is asked for scores", path)
     if entry.config.agent.renderer is None:  # an agent over a token-level model has one
         raise ConfigError(f"{path}: agent.renderer is missing")
     return Built(

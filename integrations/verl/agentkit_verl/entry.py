@@ -7,12 +7,14 @@ from typing import Any, NoReturn, cast
 
 from attrs import evolve, frozen
 
-from agentkit.errors import ConfigError
-from agentkit.protocols import Model
+from agentkit.errors import ConfigError, ModelError
+from agentkit.parsing import HermesParser
+from agentkit.protocols import EmitTokens, Finish, Model, TokenRequest
 from agentkit.runs import RunConfig, load_config
-from agentkit.runs.config.document import read_document
+from agentkit.runs.config.document import entry_names, read_document
 from agentkit.runs.config.problems import Problems, tell
 from agentkit.runs.config.values import StrictValues
+from agentkit.tokens import byte_chatml
 from agentkit_verl.settings import VerlSettings
 
 PARSERS: Mapping[str, str] = {"hermes": "hermes", "qwen3_coder": "qwen3-coder"}
@@ -43,7 +45,10 @@ def load_entry(
     settings = dict(_section(tree, file))
     run = tree.get("config")
     if run is None:
-        return Entry(load_config(file, entry=name, model=model, parts=parts), _settings(settings, file))
+        made = _settings(settings, file)
+        if "agent" not in tree:
+            raise ConfigError(f"{file}: the entry {tree.get('name')!r} has no agent: give one, or config: run.yaml")
+        return Entry(load_config(file, entry=name, model=model, parts=parts), made)
     if unknown := set(tree) - {"name", "_target_", "config", "verl"}:
         raise ConfigError(
             f"{file}: the entry has config and {', '.join(sorted(map(repr, unknown)))}: say it in {run!r}, or leave "
@@ -57,6 +62,30 @@ def load_entry(
     if isinstance(named := tree.get("name"), str):  # what verl calls it, whatever the run's file is called
         config = evolve(config, name=named)
     return Entry(config, _settings(settings, file))
+
+
+def check_entries(path: "str | os.PathLike[str]") -> None:
+    """See that every agent of ours in the list at `path` can be made, its tokenizer apart, before minutes of start-up.
+
+    Raises:
+        ConfigError: lists what is wrong with the first that cannot.
+    """
+    file = Path(path)
+    try:
+        names = entry_names(file.read_text(encoding="utf-8-sig"), where=str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the agent's configuration {str(file)!r}: {error}") from error
+    parts = {"renderer": byte_chatml(), "parser": HermesParser()}
+    for name in names:
+        if str(_tree(file, name).get("_target_", "")).endswith(".AgentKitLoop"):
+            load_entry(file, name, model=_Unasked(), parts=parts)
+
+
+class _Unasked:
+    """Stands for the servers, which do not run yet."""
+
+    async def sample_tokens(self, request: TokenRequest, emit: EmitTokens, /) -> Finish:
+        raise ModelError("no server runs yet")
 
 
 def agent_names(path: "str | os.PathLike[str]", name: str | None) -> frozenset[str]:

@@ -6,6 +6,7 @@ trainer. So each session waits for its siblings before it hands over rows, and t
 time: verl uses a group only when all of its sessions have ended.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 from itertools import count
 from typing import Literal
@@ -45,6 +46,7 @@ class Group:
     replaced: int = 0
     """How many rollouts were begun in place of others."""
     _settled: anyio.Event = field(factory=anyio.Event)
+    _why: list[str] = field(factory=list)
     left: int = 0
     """Sessions that have handed over their rows."""
     _failure_told: bool = False
@@ -62,9 +64,10 @@ class Group:
         self.replaced += 1
         return True
 
-    def settle(self, outcome: Outcome) -> None:
-        """A session has ended."""
+    def settle(self, outcome: Outcome, why: str = "") -> None:
+        """A session has ended; `why` one that is not trained on did so is for the log."""
         self.outcomes.append(outcome)
+        self._why.append(f"{outcome} ({why})" if why and outcome is not Outcome.TRAIN else str(outcome))
         if self.running == 0:
             self._settled.set()
 
@@ -92,8 +95,7 @@ class Group:
 
     def told(self) -> str:
         """How the sessions ended, for a log."""
-        counts = {outcome: self.outcomes.count(outcome) for outcome in dict.fromkeys(self.outcomes)}
-        return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        return ", ".join(f"{count} {ended}" for ended, count in Counter(self._why).items())
 
 
 class Groups:

@@ -80,7 +80,7 @@ def rows_of(
         return ()  # it would count by its score alone, and has none: verl would ask a reward of its own for one
     places = _places(trajectory, settings, info.agent)
     if masked:
-        places = places[-1:]
+        places = [place for place in places if place.trajectory is trajectory][-1:]
     made = [row for place in places if (row := _row(place, limits, settings, info, kinds, masked=masked)) is not None]
     cut = sum(place.chain.mask_bytes.count(1) for place in places) - sum(row.info.counts["sampled"] for row in made)
     trained = sum(row.response_mask.count(1) for row in made)

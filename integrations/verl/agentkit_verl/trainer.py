@@ -38,10 +38,12 @@ from verl.trainer.ppo.v1 import (
     PPOTrainerSync,
     register_trainer,
 )
+from verl.utils.import_utils import resolve_config_path
 
 from agentkit_verl.credit.context import BatchRows, batch_rows
 from agentkit_verl.credit.settings import CreditSettings
 from agentkit_verl.credit.weights import token_weights
+from agentkit_verl.entry import check_entries
 from agentkit_verl.metrics import PREFIX, LoggedRow, TurnGap, agent_metrics
 from agentkit_verl.minibatches import rows_to_update
 from agentkit_verl.pauses import put_up_board
@@ -62,6 +64,8 @@ class AgentKitTrainer(PPOTrainer):
 
     def __init__(self, config: Any) -> None:
         self._credit = CreditSettings.of(config.algorithm)
+        if path := config.actor_rollout_ref.rollout.agent.agent_loop_config_path:
+            check_entries(resolve_config_path(path))  # workers would say it once all else is up, each session anew
         self._logged: list[LoggedRow] = []
         self._others: set[str] = set()
         self._left_out = {"updates_skipped": 0, "mini_batches_skipped": 0}

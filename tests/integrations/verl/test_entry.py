@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from agentkit_verl.entry import agent_names, load_entry
+from agentkit_verl.entry import agent_names, check_entries, load_entry
 from agentkit_verl.settings import VerlSettings
 
 from agentkit import Agent, Budget, ConfigError, Outcome
@@ -194,6 +194,7 @@ def test_parts_stand_where_the_file_says_nothing(files: Files) -> None:
         ({"verl": {"weights": "equal"}}, "verl.weights"),
         ({"verl": ["turn"]}, "verl must be a mapping, found ['turn']"),
         ({"config": "nowhere.yaml"}, "cannot read the agent's configuration 'FOLDER/nowhere.yaml'"),
+        ({}, "the entry 'x' has no agent"),
         ({"config": 3}, "config must be the name of a file, found 3"),
         ({"config": "run.yaml", "agent": {}, "pool": {}}, "the entry has config and 'agent', 'pool'"),
     ],
@@ -203,6 +204,20 @@ def test_what_is_wrong_is_told_with_the_file_and_the_path(files: Files, entry: d
     message = files.fault([{"name": "x", **TARGET, **entry}], "x")
     assert told in message
     assert message.startswith(("FOLDER/agents.yaml", "cannot read"))
+
+
+def test_a_trainer_hears_of_a_fault_before_it_starts(files: Files) -> None:
+    files.write("run.yaml", RUN)
+    good = {"name": "good", **TARGET, "config": "run.yaml"}
+    others = {"name": "other", "_target_": "their.Loop", "whatever": 1}
+    check_entries(files.write("agents.yaml", [good, others]))
+    bad = {"name": "bad", **TARGET, "agent": {"budget": {"max_turn": 3}}}
+    with pytest.raises(ConfigError, match="max_turn"):
+        check_entries(files.write("agents.yaml", [good, others, bad]))
+    with pytest.raises(ConfigError, match="must be a list of mappings"):
+        check_entries(files.write("agents.yaml", {"name": "x"}))
+    with pytest.raises(ConfigError, match="cannot read"):
+        check_entries(files.folder / "none.yaml")
 
 
 def test_no_file_and_no_list(files: Files) -> None:

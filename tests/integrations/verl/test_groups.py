@@ -118,3 +118,10 @@ async def test_who_stops_waiting_leaves_the_others_their_verdict() -> None:
     group.settle(TRAIN)
     assert await group.verdict(RULES, validate=False) == "keep"
     assert group.told() == "2 train"
+
+
+def test_why_sessions_were_lost_is_told() -> None:
+    group = Group(0)
+    for why in ("finished; no score: KeyError: 'answer'", "env_dead", "finished; no score: KeyError: 'answer'"):
+        group.settle(DROP, why)
+    assert group.told() == "2 drop (finished; no score: KeyError: 'answer'), 1 drop (env_dead)"
