@@ -55,6 +55,8 @@ def load_config(
     """
     where = os.fspath(path)
     document = read_document(_read(where), where=where, entry=entry)
+    if isinstance(run := document.tree.get("config"), str) and "_target_" in document.tree:
+        raise ConfigError(f"{where}: the entry's run is in {run!r}, as config says: name that file")
     changed = apply_changes(document.tree, changes)
     unread = TRAINERS if model is None else (*TRAINERS, "model", "dataset")
     expansion = expand(

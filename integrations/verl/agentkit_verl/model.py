@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
+from numbers import Integral
 from typing import Any
 
 import anyio
@@ -38,7 +39,7 @@ class Taken:
     def note_versions(self, extra_fields: Mapping[str, Any]) -> None:
         """Take in what a server says of one answer: its weights may have changed while it sampled."""
         named = [extra_fields.get(name) for name in ("global_steps", "min_global_steps", "max_global_steps")]
-        found = [version for version in named if isinstance(version, int)]
+        found = [int(version) for version in named if isinstance(version, Integral)]
         if found:
             found += self.versions or ()
             self.versions = (min(found), max(found))
@@ -236,7 +237,7 @@ class _Generation:
             self.last = ids[-1]
             version = output.extra_fields.get("global_steps")
             try:
-                self._emit(TokenChunk(ids, logprobs, version if isinstance(version, int) else None))
+                self._emit(TokenChunk(ids, logprobs, int(version) if isinstance(version, Integral) else None))
             except RolloutEnded:
                 self.call.stop()
                 raise

@@ -220,6 +220,12 @@ def test_a_trainer_hears_of_a_fault_before_it_starts(files: Files) -> None:
         check_entries(files.folder / "none.yaml")
 
 
+def test_evaluating_an_entry_that_names_its_run_says_which_file_to_take(files: Files) -> None:
+    path = files.write("agents.yaml", [{"name": "x", **TARGET, "config": "run.yaml"}])
+    with pytest.raises(ConfigError, match=r"the entry's run is in 'run.yaml', as config says: name that file"):
+        load_config(path)
+
+
 def test_no_file_and_no_list(files: Files) -> None:
     with pytest.raises(ConfigError, match="cannot read the agent's configuration"):
         load_entry(files.folder / "none.yaml", "x", model=MODEL)
