@@ -132,9 +132,35 @@ def required_modules(path: Path) -> set[str]:
     return {str(one.value).partition(".")[0] for one in named if isinstance(one, ast.Constant)}
 
 
+# What verl itself loads: named in its configuration, registered by the plugin, or behind `agentkit_verl.__getattr__`,
+# which asks for verl first. Each of them is of no use without it.
+WITHIN_VERL = {
+    ROOT / "integrations/verl/agentkit_verl" / name
+    for name in (
+        "loop.py", "trainer.py", "v0.py", "credit/estimators.py", "credit/losses.py", "credit/registered.py",
+        "credit/weights.py", "cpu/batch.py", "cpu/platform.py", "cpu/plugin.py", "cpu/replica.py", "cpu/sampling.py",
+        "cpu/server.py", "cpu/weights.py",
+    )
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("package", SHIPPED)
 def test_optional_packages_are_asked_for_by_their_extra(package: str):
     """A plain import of an optional package is allowed only beside a `require` of it, which names the extra."""
     for path in modules_of(package):
+        if path in WITHIN_VERL:
+            continue
         plain = static_imports(path) - sys.stdlib_module_names - CORE - required_modules(path)
         assert not plain, f"{path.relative_to(ROOT)} imports {sorted(plain)} without agentkit.extras.require"
+
+
+def test_what_is_not_within_verl_needs_nothing_of_it() -> None:
+    """Every other module of `agentkit_verl` can be imported where verl, torch and Ray are not installed."""
+    folder = ROOT / "integrations/verl"
+    others = [path for path in modules_of("integrations/verl/agentkit_verl") if path not in WITHIN_VERL]
+    left = {"agentkit_verl.plugin", "agentkit_verl.cpu.engine"}  # the first hooks imports; the second runs a batch
+    names = {".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__") for path in others}
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('verl', 'torch', 'ray', 'tensordict'))); "
+    code = blocked + "; ".join(f"import {name}" for name in sorted(names - left))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

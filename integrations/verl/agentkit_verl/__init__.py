@@ -6,6 +6,7 @@ What needs verl, torch or Ray is imported on first use, so that tasks can be pre
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from agentkit.extras import require
 from agentkit_verl.rows import RowInfo as RowInfo
 from agentkit_verl.settings import VerlSettings as VerlSettings
 from agentkit_verl.version import SUPPORTED_VERL as SUPPORTED_VERL
@@ -21,4 +22,5 @@ _LATER = {"AgentKitLoop": "agentkit_verl.loop", "close_workers": "agentkit_verl.
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("verl", extra="verl", purpose=f"agentkit_verl.{name}")
     return getattr(import_module(_LATER[name]), name)

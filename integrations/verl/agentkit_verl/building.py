@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from agentkit.actors import Agent
 from agentkit.errors import ConfigError
+from agentkit.extras import require
 from agentkit.parsing import HermesParser, Qwen3CoderParser
 from agentkit.protocols import Renderer, ToolParser
 from agentkit.tokens import Images
@@ -166,15 +167,14 @@ def parser_of(rollout: Any) -> ToolParser:
 
 
 def _config_path(rollout: Any) -> Path:
-    from verl.utils.import_utils import resolve_config_path
-
     path = rollout.agent.agent_loop_config_path
     if not path:
         raise ConfigError(
             "rollout.agent.agent_loop_config_path must name the YAML file with the agent, which is where AgentKitLoop "
             "reads it"
         )
-    return Path(resolve_config_path(path))
+    imports: Any = require("verl.utils.import_utils", extra="verl", purpose="an agent loop of verl")
+    return Path(imports.resolve_config_path(path))
 
 
 def _refills(config: Any) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import anyio
 
 from agentkit.errors import ModelError
+from agentkit.extras import require
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Call:
 
 def cancel(reference: Any) -> None:
     """Cancel the task behind an object reference of Ray."""
-    import ray
+    ray = require("ray", extra="verl", purpose="ending a request")
 
     try:
         ray.cancel(reference)

@@ -15,6 +15,8 @@ from typing import Any
 
 import anyio
 
+from agentkit.extras import require
+
 logger = logging.getLogger(__name__)
 
 BOARD = "agentkit_pauses"
@@ -92,7 +94,7 @@ class Board:
 
 def put_up_board() -> Any:
     """The board of this Ray cluster; it lives as long as whoever put it up first keeps this handle."""
-    import ray
+    ray = require("ray", extra="verl", purpose="telling when weights are exchanged")
 
     # num_cpus=0: it must find a place wherever the trainer does; many wait on it at a time
     return ray.remote(Board).options(name=BOARD, get_if_exists=True, num_cpus=0, max_concurrency=4096).remote()
@@ -100,7 +102,7 @@ def put_up_board() -> Any:
 
 def find_board() -> Any | None:
     """The board, if a trainer has put one up."""
-    import ray
+    ray = require("ray", extra="verl", purpose="telling when weights are exchanged")
 
     try:
         return ray.get_actor(BOARD) if ray.is_initialized() else None
