@@ -95,7 +95,7 @@ venv-verl: $(VERL_VENV)/.stamp ## the environment of test-verl, .venv-verl: verl
 
 test-verl: $(VERL_VENV)/.stamp ## the tests that want verl itself: real trainers, on CPUs; starts and ends its own Ray
 	@scripts/ensure-bwrap.sh >/dev/null
-	$(VERL_VENV)/bin/python -m pytest -q tests/verl $(ARGS)
+	$(VERL_VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadfile tests/verl $(ARGS)
 
 test-quick: $(VENV)/.stamp-dev ## the quick tests only
 	@$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal

@@ -221,10 +221,10 @@ class _Generation:
     def take(self, output: Output) -> None:
         """A part has come: into the record with it."""
         self._parts.append(output)
-        if self._taken is not None:
-            self._taken.note_versions(output.extra_fields)
         ids, logprobs = list(output.token_ids), output.log_probs
         if ids:
+            if self._taken is not None:  # weights that were exchanged before they sampled anything are not its own
+                self._taken.note_versions(output.extra_fields)
             if logprobs is None and not self._logprobs:
                 logprobs = [0.0] * len(ids)
             if logprobs is None or len(logprobs) != len(ids):

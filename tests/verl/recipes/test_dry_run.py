@@ -108,7 +108,11 @@ def test_every_script_is_tried(recipes: Path):
     }
 
 
-def test_verl_takes_every_option_and_builds_its_trainer(recipe: Recipe, call: Call, config: Any):
+def test_verl_takes_every_option_and_builds_its_trainer(
+    recipe: Recipe, call: Call, config: Any, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in recipe.env.items():  # as the script has them: the trainer looks at its agent before it starts
+        monkeypatch.setenv(name, value)
     import agentkit_verl.plugin  # noqa: F401  # what VERL_USE_EXTERNAL_MODULES does in the recipe's own processes
     from omegaconf import OmegaConf
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
