@@ -13,7 +13,7 @@ import torch.distributed
 from verl.plugin.platform import PlatformRegistry, set_platform
 
 from agentkit_verl.cpu.platform import CPUPlatform
-from agentkit_verl.cpu.settings import ROLLOUT, WEIGHTS
+from agentkit_verl.cpu.settings import ROLLOUT
 from agentkit_verl.version import check_verl_version
 
 
@@ -43,19 +43,18 @@ def _register() -> None:
     _allow_gloo()
 
     # these look at the platform when they are imported
-    from verl.checkpoint_engine.base import CheckpointEngineRegistry
     from verl.workers.engine.base import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    from agentkit_verl.cpu.weights import MailboxEngine
+    # It registers itself: where it is what loads verl, and so this plugin, it is not through yet.
+    import agentkit_verl.cpu.weights  # noqa: F401
 
     for kind, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
         EngineRegistry.register(model_type=kind, backend=["fsdp", "fsdp2"], device="cpu")(engine)
     RolloutReplicaRegistry.register(ROLLOUT, _replica)
     _ROLLOUT_REGISTRY[(ROLLOUT, "async")] = "agentkit_verl.cpu.replica.CPUWeightAdapter"
-    CheckpointEngineRegistry.register(WEIGHTS)(MailboxEngine)
 
 
 _register()

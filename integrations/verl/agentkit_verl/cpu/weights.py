@@ -10,7 +10,9 @@ from typing import Any
 
 import ray
 import torch
-from verl.checkpoint_engine.base import CheckpointEngine
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+from agentkit_verl.cpu.settings import WEIGHTS
 
 
 class _Mailbox:
@@ -39,6 +41,7 @@ class _Mailbox:
         return found
 
 
+@CheckpointEngineRegistry.register(WEIGHTS)
 class MailboxEngine(CheckpointEngine):
     """A checkpoint engine of verl: `checkpoint_engine.backend=agentkit_cpu`. All weights travel as one delivery.
 
