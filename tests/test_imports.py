@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-INTEGRATIONS = ("hf", "openai", "verl", "vllm")
+INTEGRATIONS = ("hf", "modal", "openai", "remote", "swerex", "vefaas", "verl", "vllm")
 SHIPPED = ("agentkit", *(f"integrations/{name}/agentkit_{name}" for name in INTEGRATIONS))
 CORE = {"agentkit", *(f"agentkit_{name}" for name in INTEGRATIONS), "anyio", "attr", "attrs", "cattr", "cattrs"}
 LEFT_OUT = (

@@ -100,7 +100,7 @@ def test_wheel_holds_the_packages_and_nothing_else(tmp_path: Path):
         metadata = {name.partition("/")[2]: name for name in names if ".dist-info/" in name}
         entry_points = archive.read(metadata["entry_points.txt"]).decode()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    integrations = ("hf", "openai", "verl", "vllm")
+    integrations = ("hf", "modal", "openai", "remote", "swerex", "vefaas", "verl", "vllm")
     assert tops == {"agentkit", *(f"agentkit_{name}" for name in integrations)}
     assert {"agentkit/py.typed", "agentkit_openai/__init__.py", "agentkit_verl/__init__.py"} <= names
     shipped = {name for name in names if ".dist-info/" not in name and name.endswith(".py")}

@@ -5,7 +5,8 @@ from typing import TypeAlias
 
 from agentkit.errors import SandboxDead
 from agentkit.protocols.messages import Message
-from agentkit.protocols.sandbox import ExecResult, OutputCap, Sandbox, SandboxBackend, SandboxSpec
+from agentkit.protocols.sandbox import ExecResult, OutputCap, Sandbox, SandboxBackend
+from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.protocols.task import Task
 from agentkit.sandbox import default_backend
 

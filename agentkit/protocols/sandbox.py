@@ -1,10 +1,12 @@
-"""Where commands run: small Protocols by capability, and the values in their signatures."""
+"""Where commands run: small Protocols by capability. What a sandbox should be like: `sandbox_spec`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from attrs import field, frozen
+from attrs import frozen
+
+from agentkit.protocols.sandbox_spec import Capabilities, SandboxSpec, Snapshot
 
 
 @frozen
@@ -113,22 +115,6 @@ class Lifecycle(Protocol):
         ...
 
 
-@frozen
-class SandboxSpec:
-    """What a sandbox should be like.
-
-    `cwd` is the working directory inside, made if need be; `env` is all of the environment a command sees beside a
-    minimal PATH and HOME; nothing is inherited from the host process. `network` false means none but loopback.
-    """
-
-    cwd: str = "/work"
-    env: Mapping[str, str] = field(factory=dict)
-    network: bool = False
-    read_only: tuple[tuple[str, str], ...] = ()
-    """(host path, path inside) pairs mounted read-only."""
-    read_limit_bytes: int = 64 * 1024 * 1024
-
-
 @runtime_checkable
 class Sandbox(Shell, Files, Transfer, Lifecycle, Protocol):
     """A started sandbox with everything the embedded back ends can do."""
@@ -145,4 +131,85 @@ class SandboxBackend(Protocol):
             SandboxError: it could not be started.
         Cancellation: nothing is left behind.
         """
+        ...
+
+
+@runtime_checkable
+class Capable(Protocol):
+    """A back end that says what it can do; a spec that asks for more is refused before anything starts."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this back end can do on this machine."""
+        ...
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """A sandbox whose files can be kept and multiplied. Processes, shells and memory are never part of it."""
+
+    async def snapshot(self) -> Snapshot:
+        """The files as they are now; `SandboxSpec.snapshot` starts others from it. The caller closes it.
+
+        Raises:
+            SandboxError: the files could not be kept.
+            SandboxDead: the sandbox is gone.
+        Cancellation: nothing is kept.
+        """
+        ...
+
+    async def fork(self) -> "Sandbox":
+        """Another sandbox with the same spec and, at first, the same files. Raises and cancels as `start`."""
+        ...
+
+
+@frozen
+class Screen:
+    """What a terminal shows: `lines` without trailing blanks, and the cursor's (row, column), counted from 0.
+
+    `exit_code` is None while the program runs.
+    """
+
+    lines: tuple[str, ...]
+    cursor: tuple[int, int]
+    exit_code: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The lines, without the empty ones at the end."""
+        return "\n".join(self.lines).rstrip("\n")
+
+
+@runtime_checkable
+class Terminal(Protocol):
+    """An interactive program on a terminal of its own."""
+
+    async def send(self, keys: str, /) -> None:
+        """Type `keys`; control characters as themselves: U+0003 is Ctrl-C, a carriage return is Enter."""
+        ...
+
+    async def read(self, *, settle_s: float = 0.2, timeout_s: float = 5.0) -> Screen:
+        """The screen once it has not changed for `settle_s` seconds, at most `timeout_s` seconds from now."""
+        ...
+
+    async def close(self) -> None:
+        """Kill the program and all it started; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Interactive(Protocol):
+    """A sandbox that runs programs on a terminal, for those that draw. The plain path is `Shell`."""
+
+    async def terminal(
+        self,
+        argv: Sequence[str],
+        /,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> Terminal:
+        """Start `argv` on a terminal. Raises and cancels as `Shell.exec`."""
         ...

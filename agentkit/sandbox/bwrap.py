@@ -22,7 +22,7 @@ from typing import Self
 import anyio
 
 from agentkit.errors import SandboxError
-from agentkit.protocols.sandbox import SandboxSpec
+from agentkit.protocols.sandbox_spec import Capabilities, SandboxSpec
 from agentkit.sandbox.embedded import EmbeddedSandbox, absolute, end
 from agentkit.sandbox.leaks import MARKER, owner
 from agentkit.sandbox.pump import Pump, pipe_for
@@ -77,6 +77,11 @@ class BwrapBackend:
         self._numbers = count()
         self._kept: list[Spawner] = []
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What these sandboxes can do here."""
+        return Capabilities(isolated=True, read_only=True, networks=frozenset({"none", "host"}), lifetime=True)
+
     async def __aenter__(self) -> Self:
         self._kept.append(hold_spawner())
         return self
@@ -104,6 +109,7 @@ class BwrapBackend:
             SandboxError: it could not be started.
         Cancellation: nothing is left behind.
         """
+        self.capabilities.check(spec, "bwrap")
         async with self._starts.here():
             name = f"{owner()}-{next(self._numbers)}"
             spawner = hold_spawner()
@@ -123,7 +129,8 @@ class BwrapBackend:
         output = pipe_for(far, 1)
         far[2] = far[1]
         far[10] = _memory_file(f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n")
-        holder = ("sh", "-c", "echo ready; exec sleep infinity >/dev/null 2>&1")
+        life = "infinity" if spec.lifetime_s is None else f"{spec.lifetime_s:.3f}"
+        holder = ("sh", "-c", f"echo ready; exec sleep {life} >/dev/null 2>&1")
         program = Program((self._bwrap, *self._arguments(spec, uid, 10), *holder), {"PATH": os.defpath, MARKER: name})
         try:
             keeper = await request(spawner.main, "hold", program, far)
@@ -176,7 +183,7 @@ class BwrapBackend:
         words = ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
         unshare = "ipc pid uts cgroup-try" if root else "user ipc pid uts cgroup-try"
         words += [f"--unshare-{kind}" for kind in unshare.split()]
-        words += [] if spec.network else ["--unshare-net"]
+        words += [] if spec.network == "host" else ["--unshare-net"]
         words += ["--setenv", "PATH", "/usr/bin:/bin", "--hostname", "sandbox"]
         words += ["--ro-bind", "/usr", "/usr"]
         for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
@@ -190,7 +197,7 @@ class BwrapBackend:
         for directory in sorted(above - {"/"}):  # bwrap would make them 0700, and root's
             if not f"{directory}/".startswith(("/usr/", "/proc/", "/dev/", f"{spec.cwd}/")):
                 words += ["--perms", "0755", "--dir", directory]
-        for name in (*ETC, "resolv.conf") if spec.network else ETC:
+        for name in (*ETC, "resolv.conf") if spec.network == "host" else ETC:
             words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
         words += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
         for private in dict.fromkeys((*PRIVATE, spec.cwd)):

@@ -9,7 +9,8 @@ from typing import Self
 import anyio
 
 from agentkit.errors import SandboxDead
-from agentkit.protocols.sandbox import ExecResult, OutputCap, SandboxSpec
+from agentkit.protocols.sandbox import ExecResult, OutputCap
+from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.execution import execute
 from agentkit.sandbox.files import SandboxFiles
 from agentkit.sandbox.shell import ShellSession

@@ -16,7 +16,7 @@ import anyio
 from anyio import to_thread
 
 from agentkit.errors import SandboxError
-from agentkit.protocols.sandbox import SandboxSpec
+from agentkit.protocols.sandbox_spec import Capabilities, SandboxSpec
 from agentkit.sandbox.bwrap import programs_env
 from agentkit.sandbox.embedded import LOG, EmbeddedSandbox, absolute, end
 from agentkit.sandbox.leaks import MARKER, PREFIX, owner, reap, remove_tree
@@ -41,6 +41,11 @@ class HostBackend:
         self._kept: list[Spawner] = []
         self._announced = False
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What these sandboxes can do here: next to nothing. `networks` lists `none` since that is the default."""
+        return Capabilities(isolated=False, read_only=True, networks=frozenset({"none", "host"}))
+
     async def __aenter__(self) -> Self:
         self._kept.append(hold_spawner())
         return self
@@ -59,6 +64,7 @@ class HostBackend:
             SandboxError: it could not be started.
         Cancellation: nothing is left behind.
         """
+        self.capabilities.check(spec, "host")
         if not spec.cwd.startswith("/") or spec.cwd == "/":
             raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
         if not self._announced:

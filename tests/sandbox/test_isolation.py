@@ -75,7 +75,7 @@ async def test_no_network_but_loopback(bwrap: BwrapBackend) -> None:
 
 
 async def test_network_when_asked_for(bwrap: BwrapBackend) -> None:
-    sandbox = await bwrap.start(SandboxSpec(network=True))
+    sandbox = await bwrap.start(SandboxSpec(network="host"))
     try:
         assert (await sandbox.run("readlink /proc/self/ns/net")).text.strip() == os.readlink("/proc/self/ns/net")
     finally:

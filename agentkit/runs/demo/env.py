@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from agentkit.envs import SandboxEnv
 from agentkit.errors import InvariantError, SandboxError
 from agentkit.protocols.messages import Message
-from agentkit.protocols.sandbox import Sandbox, SandboxBackend, SandboxSpec
+from agentkit.protocols.sandbox import Sandbox, SandboxBackend
+from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.protocols.task import Task
 
 SETUP_TIMEOUT_S = 60.0

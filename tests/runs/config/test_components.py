@@ -56,11 +56,11 @@ def test_a_class_that_is_an_attribute_can_be_named(project) -> None:
 def test_nested_components_are_made_by_their_annotations(project) -> None:
     agent = load(
         project,
-        "{env: {use: sandbox, backend: {use: host, max_starts: 2}, spec: {network: true, env: {A: b}}}, tools: [bash]}",
+        "{env: {use: sandbox, backend: {use: host, max_starts: 2}, spec: {network: host, env: {A: b}}}, tools: [bash]}",
     )
     arguments = agent.env.keywords
     assert isinstance(arguments["backend"], HostBackend)
-    assert arguments["spec"] == SandboxSpec(network=True, env={"A": "b"})
+    assert arguments["spec"] == SandboxSpec(network="host", env={"A": "b"})
     first, second = agent.make_env(), agent.make_env()
     assert isinstance(first, SandboxEnv)
     assert first._backend is second._backend  # shared, as it bounds how many start at a time

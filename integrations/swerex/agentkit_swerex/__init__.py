@@ -1,0 +1,1 @@
+"""Sandboxes that SWE-ReX starts."""
