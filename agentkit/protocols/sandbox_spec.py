@@ -137,7 +137,9 @@ class Capabilities:
         for capability, wanted in asked.items():
             if wanted and not getattr(self, capability):
                 field_name = "snapshot" if capability == "snapshots" else capability
-                raise ConfigError(f"{name} sandboxes take no {field_name}, found {getattr(spec, field_name)!r}")
+                raise ConfigError(
+                    f"{field_name} is nothing that {name} sandboxes take, found {getattr(spec, field_name)!r}"
+                )
         network = "allow" if isinstance(spec.network, Allow) else spec.network
         if network not in self.networks:
             can = " or ".join(sorted(self.networks))
