@@ -39,6 +39,7 @@ from agentkit.protocols import (
     Tool,
     Trajectory,
 )
+from agentkit.protocols.budget import set_env_lifetime_s
 from agentkit.rewards import as_score
 from agentkit.tools import check_needs
 
@@ -195,9 +196,15 @@ class Supervisor:
             if not budget.count_waiting:
                 record.deadline = min(record.deadline + record.queued_s, record.outer_deadline)
             limit = min(now + budget.setup_s, record.deadline)
-            started: Detached[Sequence[Message] | None] = Detached(
-                lambda: env.start(self._task), name=f"{type(env).__name__}.start"
-            )
+            # Beyond the deadline there is the grade, and twice the grace: to end the loop, and to close the env.
+            last = record.deadline if budget.count_waiting else record.outer_deadline
+            lifetime_s = last - now + budget.reward_s + 2 * budget.grace_s
+
+            async def start() -> Sequence[Message] | None:
+                set_env_lifetime_s(lifetime_s)
+                return await env.start(self._task)
+
+            started: Detached[Sequence[Message] | None] = Detached(start, name=f"{type(env).__name__}.start")
             try:
                 await started.settle(deadline=limit, grace_s=budget.grace_s)
             finally:

@@ -9,6 +9,7 @@ from agentkit.protocols.actions import Action as Action
 from agentkit.protocols.actions import ObservationStatus as ObservationStatus
 from agentkit.protocols.actions import Observation as Observation
 from agentkit.protocols.budget import Budget as Budget
+from agentkit.protocols.budget import env_lifetime_s as env_lifetime_s
 from agentkit.protocols.chains import SpanKind as SpanKind
 from agentkit.protocols.chains import Span as Span
 from agentkit.protocols.chains import Chain as Chain

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextvars import ContextVar
 from difflib import get_close_matches
 
 import attrs
@@ -55,6 +56,23 @@ class Budget:
                 hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(names)}"
                 raise ConfigError(f"budget has no field {key!r}: {hint}")
         return attrs.evolve(self, **overrides)  # type: ignore[arg-type]  # the values are checked after init
+
+
+_ENV_LIFETIME_S: ContextVar[float | None] = ContextVar("agentkit_env_lifetime_s", default=None)
+
+
+def env_lifetime_s() -> float | None:
+    """Within `Env.start`: seconds from its call until the env is closed at the latest, grading included.
+
+    What an env makes elsewhere, a container say, needs to live no longer. None outside of a rollout, and where waiting
+    does not count against the budget (`count_waiting: false`), so that nobody knows when it ends.
+    """
+    return _ENV_LIFETIME_S.get()
+
+
+def set_env_lifetime_s(seconds: float) -> None:
+    """Say it to the env that the running task is about to start; infinity stands for nobody knows."""
+    _ENV_LIFETIME_S.set(None if math.isinf(seconds) else seconds)
 
 
 _LOWEST: Mapping[str, float] = {
