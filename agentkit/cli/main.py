@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from agentkit.cli import check_template, demo, export, init, inspect, report, resume, run
+from agentkit.cli import check_template, demo, export, init, inspect, report, resume, run, sandbox
 from agentkit.cli.streams import fill_standard_streams, lose
 from agentkit.cli.terminal import escape
 from agentkit.errors import AgentkitError
@@ -23,7 +23,7 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: tuple[Command, ...] = (init, run, resume, inspect, report, export, check_template, demo)
+COMMANDS: tuple[Command, ...] = (init, run, resume, inspect, report, export, check_template, sandbox, demo)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
