@@ -17,8 +17,10 @@ from agentkit.runs.config.hints import Parameter, Parameters, Unresolved, parame
 from agentkit.runs.config.problems import Problem, Problems, nearest, shown
 from agentkit.runs.config.references import Importer, what_failed
 from agentkit.runs.config.roles import Kind, Role, kind_of
+from agentkit.runs.config.sandboxes import structure_sandbox
 from agentkit.runs.config.values import StrictValues
 from agentkit.runs.config.variables import plain
+from agentkit.sandbox import SandboxConfig
 
 
 @frozen
@@ -59,6 +61,7 @@ class Components:
     def __init__(self, importer: Importer) -> None:
         self._importer = importer
         self.values = StrictValues(lambda value, hint: self.make(value, kind_of(hint)), folder=importer.folder)
+        self.values.register(SandboxConfig, lambda value: structure_sandbox(value, importer))
 
     def named(self, value: object, group: str | None) -> Named:
         """`value` as a component, its form and its name checked; nothing is imported.
