@@ -1,0 +1,15 @@
+"""What every sandbox back end must do, as pytest tests: subclass a suite, give it a fixture `backend`.
+
+`ConformanceSuite` is what the Protocols promise, the shell battery included; `SecuritySuite` is for back ends that
+isolate; `LeakSuite` cancels and kills at every moment and looks for what is left; `BoundsSuite` watches how late limits
+strike and what output costs. Needs the extra `testing`.
+"""
+
+from agentkit.extras import require
+
+require("pytest", extra="testing", purpose="agentkit.testing.sandboxes").register_assert_rewrite(
+    *(f"{__name__}.{part}" for part in ("commands", "files", "specs", "conformance"))
+)
+
+from agentkit.testing.sandboxes.conformance import ConformanceSuite as ConformanceSuite  # noqa: E402  # rewritten
+from agentkit.testing.sandboxes.suite import SandboxSuite as SandboxSuite  # noqa: E402
