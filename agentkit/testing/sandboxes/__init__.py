@@ -5,10 +5,10 @@ isolate; `LeakSuite` cancels and kills at every moment and looks for what is lef
 strike and what output costs. Needs the extra `testing`.
 """
 
-from agentkit.extras import require
+from agentkit.testing.sandboxes._pytest import pytest as _pytest
 
-require("pytest", extra="testing", purpose="agentkit.testing.sandboxes").register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("commands", "files", "specs", "conformance"))
+_pytest.register_assert_rewrite(
+    *(f"{__name__}.{part}" for part in ("commands", "files", "specs", "security", "intrusion", "leaks", "bounds"))
 )
 
 from agentkit.testing.sandboxes.conformance import ConformanceSuite as ConformanceSuite  # noqa: E402  # rewritten

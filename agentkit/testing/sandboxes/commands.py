@@ -6,10 +6,10 @@ import resource
 from pathlib import Path
 
 import anyio
-import pytest
 
 from agentkit.errors import SandboxDead, SandboxError
 from agentkit.protocols import OutputCap, Sandbox, SandboxBackend
+from agentkit.testing.sandboxes._pytest import pytest
 from agentkit.testing.sandboxes.cases import Case, cases
 from agentkit.testing.sandboxes.suite import SandboxSuite, opened, running, unique_s
 

@@ -6,10 +6,9 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from agentkit.errors import SandboxError
 from agentkit.protocols import SandboxBackend
+from agentkit.testing.sandboxes._pytest import pytest
 from agentkit.testing.sandboxes.suite import SandboxSuite
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 
 from agentkit.errors import ConfigError, SandboxDead, SandboxError
 from agentkit.protocols import SandboxBackend
 from agentkit.protocols.sandbox import Capable, Interactive, Snapshots
 from agentkit.protocols.sandbox_spec import Allow, Limits
+from agentkit.testing.sandboxes._pytest import pytest
 from agentkit.testing.sandboxes.suite import SandboxSuite, capabilities_of, eventually, need, opened
 
 

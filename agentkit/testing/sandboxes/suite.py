@@ -7,11 +7,11 @@ from inspect import isawaitable
 from typing import Any, ClassVar
 
 import anyio
-import pytest
 
 from agentkit.protocols import Sandbox, SandboxBackend, SandboxSpec
 from agentkit.protocols.sandbox import Capable
 from agentkit.protocols.sandbox_spec import Capabilities
+from agentkit.testing.sandboxes._pytest import pytest
 
 
 class SandboxSuite:
