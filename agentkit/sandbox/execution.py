@@ -10,7 +10,7 @@ import anyio
 from agentkit.errors import SandboxDead, SandboxError
 from agentkit.protocols.sandbox import ExecResult, OutputCap
 from agentkit.sandbox.output import OutputRing
-from agentkit.sandbox.pump import Pump, pipe_for
+from agentkit.sandbox.pump import Pump
 from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks
 
 POLITE_S = 0.2
@@ -92,12 +92,12 @@ async def execute(
 async def _start(place: Place, program: Program, stdin: bytes | int) -> Pump:
     far: dict[int, int] = {}
     near_in: int | None = None
-    near_out = pipe_for(far, 1)
+    near_out = place.pipe(far, 1)
     far[2] = far[1]
-    if isinstance(stdin, int):
+    if isinstance(stdin, int) and place.takes_descriptors:
         far[0] = os.dup(stdin)
-    elif stdin:
-        near_in = pipe_for(far, 0, ours_writes=True)
+    elif stdin or isinstance(stdin, int):
+        near_in = place.pipe(far, 0, ours_writes=True)
     try:
         process = await place.spawn(program, far)
     except BaseException:
@@ -109,6 +109,8 @@ async def _start(place: Place, program: Program, stdin: bytes | int) -> Pump:
         for fd in set(far.values()):
             os.close(fd)
     pump = Pump(process, output=near_out, stdin=near_in)
-    if isinstance(stdin, bytes) and stdin:
+    if near_in is not None and isinstance(stdin, int):
+        pump.send_from(stdin)
+    elif near_in is not None and isinstance(stdin, bytes):
         pump.send(stdin, last=True)
     return pump

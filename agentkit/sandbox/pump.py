@@ -23,6 +23,7 @@ class Pump:
         self.stdin = stdin
         self._pending = memoryview(b"")
         self._last = False
+        self._source: int | None = None
         self._poll = select.epoll()
         self._polled: set[int] = set()
         for fd in (output, status):
@@ -31,7 +32,7 @@ class Pump:
                 self._watch(fd)
         if stdin is not None:
             os.set_blocking(stdin, False)
-        self._watch(process.channel.fileno())
+        self._watch(process.fileno())
 
     def _watch(self, fd: int, events: int = select.EPOLLIN) -> None:
         if fd not in self._polled:
@@ -49,17 +50,32 @@ class Pump:
         self._last = last
         self._write()
 
+    def send_from(self, source: int) -> None:
+        """Write what is read from `source`, a file that stays the caller's, to standard input; then close that."""
+        self._source = source
+        self.send(b"", last=True)
+
     def _write(self) -> None:
         if self.stdin is None:
             return
         try:
-            while self._pending:
-                self._pending = self._pending[os.write(self.stdin, self._pending) :]
+            for _ in range(BURST):
+                if not self._pending and self._source is not None:
+                    self._pending = memoryview(os.read(self._source, CHUNK))
+                if not self._pending:
+                    break
+                while self._pending:
+                    self._pending = self._pending[os.write(self.stdin, self._pending) :]
+            else:
+                if self._source is not None:
+                    self._watch(self.stdin, select.EPOLLOUT)
+                    return
         except BlockingIOError:
             self._watch(self.stdin, select.EPOLLOUT)
             return
         except BrokenPipeError:
             self._pending = memoryview(b"")
+        self._source = None
         self._forget(self.stdin)
         if self._last:
             os.close(self.stdin)
@@ -74,7 +90,7 @@ class Pump:
                 self._read(fd, on_output)
             elif fd == self.status and on_status is not None:
                 self._read(fd, on_status)
-            elif fd == self.process.channel.fileno() and self.process.poll():
+            elif fd == self.process.fileno() and self.process.poll():
                 self._forget(fd)
 
     def _read(self, fd: int, take: Callable[[bytes], object]) -> None:

@@ -24,8 +24,8 @@ from agentkit.sandbox.framing import (
     prelude,
 )
 from agentkit.sandbox.output import OutputRing
-from agentkit.sandbox.pump import Pump, pipe_for
-from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks, tick_s
+from agentkit.sandbox.pump import Pump
+from agentkit.sandbox.spawner import Kept, Place, Program, StartFailed, boot_ticks, tick_s
 
 START_S = 30.0
 _NEVER = 1 << 62  # later than any process starts: the signal is for the shell alone
@@ -57,7 +57,7 @@ class ShellSession:
     _state: ShellState | None = None
     _pump: Pump | None = None
     _ended_ticks: int = -1
-    _exports: int = -1
+    _exports: Kept | None = None
     _lock: anyio.Lock = field(factory=lambda: anyio.Lock(fast_acquire=True))
 
     async def start(self) -> None:
@@ -97,9 +97,9 @@ class ShellSession:
         with anyio.move_on_after(KILL_S, shield=True):
             async with self._lock:
                 self._drop()
-        if self._exports >= 0:
-            os.close(self._exports)
-            self._exports = -1
+        if self._exports is not None:
+            self._exports.close()
+            self._exports = None
 
     def _drop(self) -> None:
         if self._pump is not None:
@@ -107,15 +107,16 @@ class ShellSession:
             self._pump = None
 
     async def _start(self) -> None:
-        far: dict[int, int] = {}
-        stdin = pipe_for(far, 0, ours_writes=True)
-        output = pipe_for(far, OUTPUT_FD)
-        status = pipe_for(far, STATUS_FD)
         state = self._state or ShellState(self.directory)
-        exports = self._take_exports()
-        far[EXPORTS_FD] = os.dup(self._exports)
+        exports = await self._take_exports()
         env = {} if exports else self.env  # a fresh shell takes over exactly what was exported, no more
         program = Program(("bash", "--noprofile", "--norc"), env, (state.directory, self.directory, "/"))
+        far: dict[int, int] = {}
+        stdin = self.place.pipe(far, 0, ours_writes=True)
+        output = self.place.pipe(far, OUTPUT_FD)
+        status = self.place.pipe(far, STATUS_FD)
+        self._exports = self.place.keep()
+        program = self._exports.give(program, far, EXPORTS_FD)
         try:
             process = await self.place.spawn(program, far)
         except BaseException as error:
@@ -133,15 +134,13 @@ class ShellSession:
             self._drop()
             raise SandboxDead(f"a fresh shell did not answer: {result.text.strip()!r}")
 
-    def _take_exports(self) -> bytes:
-        """What the last shell exported; and a fresh file for the next one, which an old one cannot write to."""
+    async def _take_exports(self) -> bytes:
+        """What the last shell exported. The next one gets a fresh file, which an old one cannot write to."""
         exports = b""
-        if self._exports >= 0:
-            while piece := os.pread(self._exports, 1 << 20, len(exports)):
-                exports += piece
-            os.close(self._exports)
-        self._exports = os.memfd_create("agentkit", os.MFD_CLOEXEC)
-        os.fchmod(self._exports, 0o666)
+        if self._exports is not None:
+            exports = await self._exports.read()
+            self._exports.close()
+            self._exports = None
         return exports
 
     async def _command(self, text: bytes, timeout_s: float | None, cap: OutputCap) -> ExecResult:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
@@ -47,11 +47,94 @@ class StartFailed(SandboxError):
         self.number = number
 
 
+class Process(Protocol):
+    """A program that runs somewhere. Closing it kills it."""
+
+    exit_code: int | None
+    lost: bool
+    """What it ran in is gone, and the program with it."""
+    signalled: int | None
+    """How many processes the last `kill` reached, once that is known."""
+
+    @property
+    def pid(self) -> int:
+        """Its number where it runs."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to hear of it."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to take; -1 once closed."""
+        ...
+
+    def poll(self) -> bool:
+        """Take what has been said of it; whether it has ended."""
+        ...
+
+    def kill(self, number: int = signal.SIGKILL, *, since: int | None = None, itself: bool = True) -> None:
+        """Signal what the program has started, since a `boot_ticks` where given, and itself where asked."""
+        ...
+
+    def count(self, since: int) -> None:
+        """Ask how many processes `kill` would reach; the answer comes as `signalled`."""
+        ...
+
+    def end(self) -> None:
+        """Kill the program and all it holds."""
+        ...
+
+    async def gone(self) -> None:
+        """Wait until it has ended. Cancellation: the program goes on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the program; it is killed if it still runs."""
+        ...
+
+
+class Kept(Protocol):
+    """A file for one shell to write to, which outlives the shell."""
+
+    def give(self, program: Program, fds: dict[int, int], target: int) -> Program:
+        """`program`, changed so that it sees the file as descriptor `target`; ours to close is what `fds` got."""
+        ...
+
+    async def read(self) -> bytes:
+        """What is in it; empty where it cannot be read."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; safe to call twice."""
+        ...
+
+
 class Place(Protocol):
     """Where programs are started: the host, or the inside of one sandbox."""
 
-    async def spawn(self, program: Program, fds: Mapping[int, int]) -> "Process":
-        """Start `program`; `fds` maps the descriptors it sees to ours, which stay ours to close."""
+    @property
+    def takes_descriptors(self) -> bool:
+        """Whether `spawn` takes any descriptor of ours, not only those `pipe` made."""
+        ...
+
+    def pipe(self, fds: dict[int, int], target: int, *, ours_writes: bool = False) -> int:
+        """Make a pipe: the far end goes into `fds` as descriptor `target`, the near end is returned."""
+        ...
+
+    def keep(self) -> Kept:
+        """An empty file for a shell."""
+        ...
+
+    async def spawn(self, program: Program, fds: Mapping[int, int]) -> Process:
+        """Start `program`; `fds` maps the descriptors it sees to ours, which stay ours to close.
+
+        Raises:
+            StartFailed: it could not be started.
+            SandboxDead: the place is gone.
+        Cancellation: the program is killed.
+        """
         ...
 
 
@@ -68,7 +151,7 @@ async def readable(poll: select.epoll) -> list[tuple[int, int]]:
 
 
 @define(eq=False)
-class Process:
+class Spawned:
     """A process the spawner started for us. Closing it kills it."""
 
     pid: int
@@ -77,11 +160,13 @@ class Process:
     lost: bool = False
     """The spawner is gone, and the process with it."""
     signalled: int | None = None
-    """How many processes the last `kill` reached, once the spawner has said so."""
 
     @property
     def ended(self) -> bool:
         return self.exit_code is not None or self.lost
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
 
     def poll(self) -> bool:
         """Take what the spawner has said; whether the process has ended."""
@@ -141,7 +226,7 @@ def tick_s() -> float:
 
 async def request(
     main: socket.socket, op: str, program: Program | None, fds: Mapping[int, int], *, enter: int | None = None
-) -> Process:
+) -> Spawned:
     """Ask the spawner behind `main` for a process.
 
     Raises:
@@ -183,7 +268,7 @@ async def request(
     finally:
         theirs.close()
         os.close(memory)
-    return Process(answer["pid"], ours)
+    return Spawned(answer["pid"], ours)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -192,10 +277,17 @@ def _write_all(fd: int, data: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
-class Spawner:
-    """The one spawner process of an event loop. It ends when its last user lets go."""
+Kind = Literal["sandboxes", "clients"]
 
-    def __init__(self) -> None:
+
+class Spawner:
+    """A spawner process of an event loop. It ends when its last user lets go.
+
+    There is one for `sandboxes`, the parent of all that is left parentless below it, and one for `clients`, command
+    line tools that leave daemons behind on purpose: those are not ours to adopt or kill.
+    """
+
+    def __init__(self, kind: Kind = "sandboxes") -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self.main = ours
@@ -207,7 +299,7 @@ class Spawner:
         try:
             os.set_inheritable(inherited, True)
             environment = {"PATH": os.defpath, MARKER: f"{owner()}-spawner"}
-            argv = [sys.executable, "-I", "-S", script, str(inherited)]
+            argv = [sys.executable, "-I", "-S", script, str(inherited), *(["--no-adopt"] if kind == "clients" else [])]
             null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)
             self.pid = os.posix_spawn(sys.executable, argv, environment, file_actions=[null])
         except OSError as error:
@@ -256,26 +348,73 @@ class Spawner:
         os.close(self._pidfd)
 
 
-_CURRENT: RunVar[Spawner] = RunVar("agentkit_spawner")
+_CURRENT: dict[Kind, RunVar[Spawner]] = {
+    "sandboxes": RunVar("agentkit_spawner"),
+    "clients": RunVar("agentkit_client_spawner"),
+}
 
 
-def hold_spawner() -> Spawner:
+def hold_spawner(kind: Kind = "sandboxes") -> Spawner:
     """The event loop's spawner, started if there is none, held once for the caller.
 
     Raises:
         SandboxError: it could not be started.
     """
-    spawner = _CURRENT.get(None)
+    current = _CURRENT[kind]
+    spawner = current.get(None)
     if spawner is None or not spawner.alive:
-        spawner = Spawner()
-        _CURRENT.set(spawner)
+        spawner = Spawner(kind)
+        current.set(spawner)
     spawner.hold()
     return spawner
 
 
+class MemoryFile:
+    """A `Kept` of places on this machine's kernel, which take a descriptor."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("agentkit", os.MFD_CLOEXEC)
+        os.fchmod(self._fd, 0o666)
+
+    def give(self, program: Program, fds: dict[int, int], target: int) -> Program:
+        """As `Kept.give`."""
+        fds[target] = os.dup(self._fd)
+        return program
+
+    async def read(self) -> bytes:
+        """As `Kept.read`."""
+        content = b""
+        while piece := os.pread(self._fd, 1 << 20, len(content)):
+            content += piece
+        return content
+
+    def close(self) -> None:
+        """As `Kept.close`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalPlace:
+    """What places below a spawner have in common."""
+
+    takes_descriptors = True
+
+    def pipe(self, fds: dict[int, int], target: int, *, ours_writes: bool = False) -> int:
+        """As `Place.pipe`."""
+        reading, writing = os.pipe()
+        near, far = (writing, reading) if ours_writes else (reading, writing)
+        fds[target] = far
+        return near
+
+    def keep(self) -> Kept:
+        """As `Place.keep`."""
+        return MemoryFile()
+
+
 @frozen(eq=False)
-class HostPlace:
-    """A sandbox without isolation, below a subreaper of its own (`main` is the subreaper's socket)."""
+class HostPlace(LocalPlace):
+    """The host, below the spawner behind `main`: that of a sandbox without isolation, or that of clients."""
 
     main: socket.socket
 
@@ -284,7 +423,7 @@ class HostPlace:
 
 
 @frozen(eq=False)
-class InnerPlace:
+class InnerPlace(LocalPlace):
     """The inside of the namespaces that `holder` (a bwrap) keeps."""
 
     spawner: Spawner
