@@ -25,7 +25,6 @@ import select
 import signal
 import socket
 import sys
-import termios
 import time
 from typing import Any
 
@@ -123,13 +122,10 @@ def drop_privileges(uid: int | None, max_processes: int | None) -> None:
 def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
     """Turn this forked child into the program asked for.
 
-    Without a terminal of its own it stays in the spawner's session: Linux shares the processors between sessions first,
-    so a thousand sandboxes with one each would leave the event loop a thousandth. Being nicer keeps the spawner prompt.
+    It stays in the spawner's session, which has no terminal: Linux shares the processors between sessions first, so a
+    thousand sandboxes with one each would leave the event loop a thousandth. Being nicer keeps the spawner prompt.
     """
-    if body.get("terminal"):  # a terminal belongs to a session
-        os.setsid()
-    else:
-        os.setpgid(0, 0)
+    os.setpgid(0, 0)
     os.nice(NICER)
     if parent is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -155,10 +151,6 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
             os.dup2(null, target)
     for fd, target in zip(high, body["targets"], strict=True):
         os.dup2(fd, target)
-    if body.get("terminal"):
-        if body.get("uid") is not None:
-            os.fchown(0, body["uid"], -1)  # programs open it again by its name
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
@@ -229,9 +221,12 @@ class Child:
 
 
 class Spawner:
-    """The loop. `nested` is the subreaper of one sandbox: orphans below it are that sandbox's, not strays."""
+    """The loop. `nested` is the subreaper of one sandbox: orphans below it are that sandbox's, not strays.
 
-    def __init__(self, main: socket.socket, *, nested: bool) -> None:
+    What does not `adopt` orphans starts clients of container engines, which leave monitors behind that must live on.
+    """
+
+    def __init__(self, main: socket.socket, *, nested: bool, adopts: bool = True) -> None:
         self.main = main
         self.nested = nested
         self.parent = os.getppid()
@@ -250,7 +245,8 @@ class Spawner:
         signal.signal(signal.SIGUSR1, self.asked_to_end)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        if adopts:
+            LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() == 1:
             self.ending = True
@@ -462,7 +458,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.set_inheritable(keep, False)
     gc.freeze()
-    Spawner(socket.socket(fileno=keep), nested=False).serve()
+    Spawner(socket.socket(fileno=keep), nested=False, adopts="--no-adopt" not in sys.argv).serve()
 
 
 if __name__ == "__main__":
