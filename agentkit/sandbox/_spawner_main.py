@@ -25,6 +25,7 @@ import select
 import signal
 import socket
 import sys
+import termios
 import time
 from typing import Any
 
@@ -122,10 +123,13 @@ def drop_privileges(uid: int | None, max_processes: int | None) -> None:
 def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
     """Turn this forked child into the program asked for.
 
-    It stays in the spawner's session, which has no terminal: Linux shares the processors between sessions first, so a
-    thousand sandboxes with one each would leave the event loop a thousandth. Being nicer keeps the spawner prompt.
+    Without a terminal of its own it stays in the spawner's session: Linux shares the processors between sessions first,
+    so a thousand sandboxes with one each would leave the event loop a thousandth. Being nicer keeps the spawner prompt.
     """
-    os.setpgid(0, 0)
+    if body.get("terminal"):  # a terminal belongs to a session
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
     os.nice(NICER)
     if parent is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -151,6 +155,10 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
             os.dup2(null, target)
     for fd, target in zip(high, body["targets"], strict=True):
         os.dup2(fd, target)
+    if body.get("terminal"):
+        if body.get("uid") is not None:
+            os.fchown(0, body["uid"], -1)  # programs open it again by its name
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
