@@ -27,19 +27,21 @@ import socket
 import sys
 import termios
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
+if TYPE_CHECKING:
+    from agentkit.sandbox import _spawner_confine as confine
+else:  # run by path and isolated: what belongs to this program lies beside it
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    confine = __import__("_spawner_confine")
+    sys.path.pop()
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 NS_GET_PARENT = 0xB702
 NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 NICER = 5
 LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def check(result: int, what: str) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def children(pid: int) -> list[int]:
@@ -97,27 +99,11 @@ def enter(pid: int) -> None:
         if user < 0:
             break
     if users:
-        check(LIBC.setns(users.pop(), 0), "setns user")
+        confine.check(LIBC.setns(users.pop(), 0), "setns user")
     for name, handle in handles.items():
-        check(LIBC.setns(handle, 0), f"setns {name}")
+        confine.check(LIBC.setns(handle, 0), f"setns {name}")
     while users:
-        check(LIBC.setns(users.pop(), 0), "setns user")
-
-
-def drop_privileges(uid: int | None, max_processes: int | None) -> None:
-    """No capability survives the exec, and none can come back."""
-    for capability in range(64):
-        if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 and ctypes.get_errno() == errno.EINVAL:
-            break
-    if max_processes is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (max_processes, max_processes))
-    if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    check(LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
-    check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+        confine.check(LIBC.setns(users.pop(), 0), "setns user")
 
 
 def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
@@ -159,12 +145,13 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
         if body.get("uid") is not None:
             os.fchown(0, body["uid"], -1)  # programs open it again by its name
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine.forbid_core_dumps()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     body["stage"] = "privileges"
     if body.get("drop"):
-        drop_privileges(body.get("uid"), body.get("max_processes"))
+        program = body["confine"].get("seccomp")
+        confine.drop_privileges(body.get("uid"), body.get("max_processes"), bytes.fromhex(program) if program else None)
     body["stage"] = "cwd"
     for path in body["cwd"]:  # the first that exists
         try:
@@ -186,10 +173,13 @@ def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> in
     if middle == 0:
         try:
             os.close(reading)
+            confine.join_groups(body["confine"].get("groups", ()))
             if target is None:
                 become(body, fds, spawner)
             else:
+                confine.offer_to_oom()
                 enter(target)
+                body["stage"] = "exec"  # no process more where its limit is reached: what a shell would say of it
                 inside = os.fork()
                 if inside:
                     # The child is handed to the spawner, its subreaper, when this process ends.
@@ -204,28 +194,33 @@ def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> in
     os.close(writing)
     with open(reading, "rb") as file:
         answers = [json.loads(line) for line in file.read().splitlines()]
-    pid = middle
+    pid, ended = middle, 0
     if target is not None:
-        os.waitpid(middle, 0)
+        ended = os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])
         pid = next((answer["pid"] for answer in answers if "pid" in answer), 0)
     for answer in answers:
         if "error" in answer:
             if pid:
                 os.waitpid(pid, 0)
             raise RuntimeError(answer["stage"], answer["errno"], answer["error"])
+    if not pid and ended == -signal.SIGKILL:
+        raise RuntimeError("exec", errno.ENOMEM, "the memory of the sandbox is used up")
     if not pid:
         raise RuntimeError("enter", errno.ESRCH, "the process to enter is gone")
     return pid
 
 
 class Child:
-    """A process we started: its pid, the channel of whoever asked for it, and the process it was entered into."""
+    """A process we started: its pid, the channel of who asked for it, what it was entered into, how it is confined."""
 
-    def __init__(self, pid: int, channel: socket.socket, kind: str, holder: int | None) -> None:
+    def __init__(
+        self, pid: int, channel: socket.socket, kind: str, holder: int | None, confined: dict[str, Any]
+    ) -> None:
         self.pid = pid
         self.channel = channel
         self.kind = kind
         self.holder = holder
+        self.confined = confined
 
 
 class Spawner:
@@ -241,6 +236,7 @@ class Spawner:
         self.children: dict[int, Child] = {}
         self.channels: dict[int, Child] = {}
         self.ending = False
+        self.leaving: list[Mapping[str, Any]] = []
         self.epoll = select.epoll()
         self.epoll.register(main.fileno(), select.EPOLLIN)
         self.wakeup, writing = os.pipe()
@@ -272,7 +268,8 @@ class Spawner:
 
     def serve(self) -> None:
         while not self.ending:
-            for fd, _ in self.epoll.poll(5.0):
+            self.leaving = confine.remove_groups(self.leaving)
+            for fd, _ in self.epoll.poll(0.05 if self.leaving else 5.0):
                 if fd == self.main.fileno():
                     self.request()
                 elif fd == self.wakeup:
@@ -300,6 +297,8 @@ class Spawner:
             body = json.load(file)
         channel = socket.socket(fileno=fds[1])
         channel.setblocking(False)
+        confined = body.setdefault("confine", {})
+        holder = body.get("enter")
         try:
             if body["op"] == "nest":
                 pid = self.nest(fds[2], channel)
@@ -307,9 +306,16 @@ class Spawner:
                     return
                 kind = "nest"
             else:
-                pid = fork_program(body, fds[2:], self.inner(body["enter"]) if body.get("enter") else None)
+                target = self.inner(holder) if holder else None
+                if holder:
+                    confined = body["confine"] = self.children[holder].confined
                 kind = "holder" if body["op"] == "hold" else "program"
+                if kind == "holder":
+                    confine.make_groups(confined.get("groups", ()))
+                pid = fork_program(body, fds[2:], target)
         except (RuntimeError, OSError) as error:
+            if body["op"] == "hold":
+                self.leave(confined.get("groups", ()))
             stage, number, text = error.args if isinstance(error, RuntimeError) else ("fork", error.errno, str(error))
             self.tell(channel, {"error": text, "stage": stage, "errno": number})
             channel.close()
@@ -317,7 +323,7 @@ class Spawner:
         finally:
             for fd in fds[2:]:
                 os.close(fd)
-        child = Child(pid, channel, kind, body.get("enter"))
+        child = Child(pid, channel, kind, holder, confined)
         self.children[pid] = child
         self.channels[channel.fileno()] = child
         self.epoll.register(channel.fileno(), select.EPOLLIN)
@@ -425,6 +431,8 @@ class Spawner:
             strays = True
             if child is None:
                 continue
+            if child.kind == "holder":
+                self.leave(child.confined.get("groups", ()))
             code = os.waitstatus_to_exitcode(status)
             if child.channel.fileno() >= 0:
                 self.tell(child.channel, {"exit": code if code >= 0 else 128 - code})
@@ -432,6 +440,10 @@ class Spawner:
             for pid in children(os.getpid()):
                 if pid not in self.children:
                     send_signal([pid], signal.SIGKILL)
+
+    def leave(self, groups: confine.Groups) -> None:
+        """Remove control groups whose sandbox has ended, later where one of its processes is not quite gone."""
+        self.leaving.extend(confine.remove_groups(groups))
 
     def tell(self, channel: socket.socket, body: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
@@ -445,8 +457,9 @@ class Spawner:
         hard = self.nested
         while time.monotonic() < deadline:
             self.reap()
+            self.leaving = confine.remove_groups(self.leaving)
             left = tree(children(os.getpid()))
-            if not left and not children(os.getpid()):
+            if not left and not children(os.getpid()) and not self.leaving:
                 return
             if hard or time.monotonic() > deadline - 2.0:
                 send_signal(left, signal.SIGSTOP)  # so that no fork escapes the next look
