@@ -15,6 +15,7 @@ from agentkit.sandbox.execution import execute
 from agentkit.sandbox.files import SandboxFiles
 from agentkit.sandbox.shell import ShellSession
 from agentkit.sandbox.spawner import CLOSE_S, Place, Process, Program, as_argv
+from agentkit.sandbox.terminal import PtyTerminal, open_terminal, terminal_program
 
 LOG = logging.getLogger("agentkit.sandbox")
 
@@ -50,6 +51,7 @@ class EmbeddedSandbox:
         self._files = SandboxFiles(
             place, Program(("true",), env, (cwd,)), locate=locate, stay=stay, limit_bytes=spec.read_limit_bytes
         )
+        self._terminals: list[PtyTerminal] = []
         self._closing = anyio.Lock()
         self._closed = False
 
@@ -108,6 +110,26 @@ class EmbeddedSandbox:
         self._check()
         await self._files.download(source, destination)
 
+    async def terminal(
+        self,
+        argv: Sequence[str],
+        /,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> PtyTerminal:
+        """As `Interactive.terminal`; `TERM` is `linux` unless `env` says otherwise. Closed with the sandbox."""
+        self._check()
+        program = terminal_program(argv, self._env, self._cwd if cwd is None else self._locate(cwd), env)
+        made = await open_terminal(self._place, program, rows=rows, columns=columns)
+        if self._closed:  # meanwhile
+            await made.close()
+            self._check()
+        self._terminals = [*(one for one in self._terminals if not one.closed), made]
+        return made
+
     async def alive(self) -> bool:
         """As `Lifecycle.alive`."""
         return not self._closed and not self._keeper.poll()
@@ -121,6 +143,8 @@ class EmbeddedSandbox:
                 self._closed = True
                 self._session.closed = True
                 await end(self._keeper, self.name)
+                for terminal in self._terminals:
+                    await terminal.close()
                 await self._session.close()
                 self._keeper.close()
                 await self._after()

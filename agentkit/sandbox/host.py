@@ -44,7 +44,7 @@ class HostBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What these sandboxes can do here: next to nothing. `networks` lists `none` since that is the default."""
-        return Capabilities(isolated=False, read_only=True, networks=frozenset({"none", "host"}))
+        return Capabilities(isolated=False, read_only=True, networks=frozenset({"none", "host"}), terminal=True)
 
     async def __aenter__(self) -> Self:
         self._kept.append(hold_spawner())
