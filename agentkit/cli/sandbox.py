@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 
+from agentkit.cli import sandbox_serve
 from agentkit.cli.terminal import escape
 from agentkit.protocols import Capabilities
 from agentkit.sandbox import Collected, Registry, collect
@@ -48,6 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Shows what is registered: each is written down before it is made, until it is known to be gone.",
     )
     listing.set_defaults(run_sandbox=_list)
+    sandbox_serve.add_parser(commands).set_defaults(run_sandbox=sandbox_serve.run)
     return parser
 
 
