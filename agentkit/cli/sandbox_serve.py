@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ async def _serve(args: argparse.Namespace) -> None:
         policy=ServerPolicy(
             orphan_s=args.orphan_s,
             max_sandboxes=args.max_sandboxes,
-            share=tuple(str(Path(path).absolute()) for path in args.share),
+            share=tuple(map(os.path.abspath, args.share)),
         ),
     )
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
