@@ -17,7 +17,8 @@ SECCOMP_MODE_FILTER = 2
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 Groups = Sequence[Mapping[str, Any]]
-"""Control groups: `path` to make and `set`, which holds (file, value) pairs to be written in that order."""
+"""Control groups: `path` to make, and `set`, the (file, value) pairs to write in that order. A file whose name begins
+with `?` may be missing."""
 
 
 def check(result: int, what: str) -> None:
@@ -33,9 +34,14 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
-def drop_privileges(uid: int | None, max_processes: int | None, program: bytes | None) -> None:
-    """No capability survives the exec, none can come back, and refused system calls are so from here on."""
+def drop_privileges(uid: int | None, max_processes: int | None, program: bytes | None, capabilities: int = 0) -> None:
+    """No capability survives the exec, none can come back, and refused system calls are so from here on.
+
+    But for `capabilities`, a bit for each, which a sandbox whose users have a namespace of their own keeps in that.
+    """
     for capability in range(64):
+        if capabilities >> capability & 1:
+            continue
         if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 and ctypes.get_errno() == errno.EINVAL:
             break
     if max_processes is not None:
@@ -47,7 +53,8 @@ def drop_privileges(uid: int | None, max_processes: int | None, program: bytes |
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    check(LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
+    check(LIBC.capset(header, (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)), "capset")
     check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if program is not None:
         filter_calls(program)
@@ -69,8 +76,10 @@ def make_groups(groups: Groups) -> None:
         for group in groups:
             os.mkdir(group["path"], 0o755)
             for name, value in group["set"]:
-                with open(f"{group['path']}/{name}", "w") as file:
-                    file.write(value)
+                path = f"{group['path']}/{name.removeprefix('?')}"
+                if not name.startswith("?") or os.path.exists(path):
+                    with open(path, "w") as file:
+                        file.write(value)
     except OSError:
         remove_groups(groups)
         raise

@@ -8,6 +8,9 @@ entered into them by the spawner. Who may do what:
   host root they could write /proc/sys however unprivileged their namespace. The holder stays root's, so that
   `kill -9 -1` inside leaves the sandbox alive.
 - started by anybody else, it is a user namespace of that user.
+
+Either way no program can make namespaces or mounts of its own (`seccomp`), and sees no more of /proc than its own
+processes and the machine's size (`masks`).
 """
 
 import os
@@ -23,12 +26,24 @@ import anyio
 
 from agentkit.errors import SandboxError
 from agentkit.protocols.sandbox_spec import Capabilities, SandboxSpec
+from agentkit.sandbox.cgroups import (
+    OWN_PROCESSES,
+    Hierarchy,
+    enforced,
+    find_hierarchies,
+    groups_for,
+    reap_cgroups,
+)
 from agentkit.sandbox.embedded import EmbeddedSandbox, absolute, end
 from agentkit.sandbox.leaks import MARKER, owner
+from agentkit.sandbox.masks import proc_arguments
 from agentkit.sandbox.pump import Pump, pipe_for
+from agentkit.sandbox.seccomp import filter_program
 from agentkit.sandbox.shell import ShellSession
+from agentkit.sandbox.shortcomings import counts_processes, obstacles, shortcomings
 from agentkit.sandbox.spawner import InnerPlace, Program, Spawner, StartFailed, hold_spawner, request
 from agentkit.sandbox.starts import Starts
+from agentkit.sandbox.uids import Uids
 
 HOME = "/home/agent"
 ETC = (
@@ -75,12 +90,32 @@ class BwrapBackend:
         self._memory = memory_bytes
         self._starts = Starts(max_starts)
         self._numbers = count()
+        self._uids = Uids()
+        self._filter = filter_program()
+        self._hierarchies: tuple[Hierarchy, ...] | None = None
         self._kept: list[Spawner] = []
 
     @property
     def capabilities(self) -> Capabilities:
         """What these sandboxes can do here."""
-        return Capabilities(isolated=True, read_only=True, networks=frozenset({"none", "host"}), lifetime=True)
+        return Capabilities(
+            isolated=True,
+            read_only=True,
+            networks=frozenset({"none", "host"}),
+            limits=enforced(self._groups()) | ({"processes"} if counts_processes() else set()),
+            terminal=True,
+            lifetime=True,
+        )
+
+    def _groups(self) -> tuple[Hierarchy, ...]:
+        if self._hierarchies is None:
+            self._hierarchies = find_hierarchies()
+            reap_cgroups(self._hierarchies)
+        return self._hierarchies
+
+    def shortcomings(self) -> tuple[str, ...]:
+        """What sandboxes cannot be given on this machine, each with its cure. Blocks for some milliseconds."""
+        return shortcomings(self._bwrap, self._groups())
 
     async def __aenter__(self) -> Self:
         self._kept.append(hold_spawner())
@@ -99,7 +134,8 @@ class BwrapBackend:
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{self._bwrap!r} does not run: {error}"
         if done.returncode:
-            return f"{self._bwrap!r} cannot make a sandbox: {done.stderr.decode('utf-8', 'replace').strip()}"
+            said = done.stderr.decode("utf-8", "replace").strip()
+            return "\n".join((f"{self._bwrap!r} cannot make a sandbox: {said}", *obstacles()))
         return None
 
     async def start(self, spec: SandboxSpec, /) -> EmbeddedSandbox:
@@ -123,15 +159,30 @@ class BwrapBackend:
     async def _start(self, name: str, spec: SandboxSpec, spawner: Spawner) -> EmbeddedSandbox:
         if not spec.cwd.startswith("/") or spec.cwd == "/":
             raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
+        uid = self._uids.take() if os.geteuid() == 0 else os.getuid()
+        try:
+            return await self._start_as(uid, name, spec, spawner)
+        except BaseException:
+            self._uids.give_back(uid)
+            raise
+
+    async def _start_as(self, uid: int, name: str, spec: SandboxSpec, spawner: Spawner) -> EmbeddedSandbox:
         root = os.geteuid() == 0
-        uid = 0x60000000 + (os.getpid() % 0x10000 << 12 | next(self._numbers) % 0x1000) if root else os.getuid()
+        confine: dict[str, object] = {"groups": groups_for(name, spec.limits, self._groups())}
         far: dict[int, int] = {}
         output = pipe_for(far, 1)
         far[2] = far[1]
-        far[10] = _memory_file(f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n")
+        far[10] = _memory_file(f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n".encode())
+        if self._filter is not None:
+            far[11] = _memory_file(self._filter)
+            confine["seccomp"] = self._filter.hex()
         life = "infinity" if spec.lifetime_s is None else f"{spec.lifetime_s:.3f}"
         holder = ("sh", "-c", f"echo ready; exec sleep {life} >/dev/null 2>&1")
-        program = Program((self._bwrap, *self._arguments(spec, uid, 10), *holder), {"PATH": os.defpath, MARKER: name})
+        words = self._arguments(spec, uid, 10)
+        words[-1:] = ["--seccomp", "11", "--"] if 11 in far else ["--"]
+        program = Program(
+            (self._bwrap, *words, *holder), {"PATH": os.defpath, MARKER: name}, options={"confine": confine}
+        )
         try:
             keeper = await request(spawner.main, "hold", program, far)
         except BaseException as error:
@@ -142,6 +193,11 @@ class BwrapBackend:
         finally:
             for fd in set(far.values()):
                 os.close(fd)
+
+        async def after() -> None:
+            self._uids.give_back(uid)
+            await spawner.release()
+
         said = bytearray()
         pump = Pump(keeper, output=output)
         try:
@@ -151,7 +207,12 @@ class BwrapBackend:
                 pump.drain(said.extend)
                 raise SandboxError(f"bwrap could not make a sandbox: {said.decode('utf-8', 'replace').strip()!r}")
             pump.release()
-            options = {"drop": True, "uid": uid, "max_processes": self._max_processes} if root else {"drop": True}
+            processes = spec.limits.processes or self._max_processes
+            options: dict[str, object] = {"drop": True}
+            if root:
+                options |= {"uid": uid, "max_processes": processes}
+            elif counts_processes():  # in the namespace, where bwrap's own count too
+                options["max_processes"] = processes + OWN_PROCESSES
             place = InnerPlace(spawner, keeper.pid, options)
             env = self._env(spec)
             owned = {"chown": [spec.cwd, *PRIVATE]} if root else {}
@@ -168,7 +229,7 @@ class BwrapBackend:
                 env=env,
                 session=session,
                 locate=lambda path: absolute(spec.cwd, path),
-                after=spawner.release,
+                after=after,
             )
         except BaseException:
             await end(keeper, name)
@@ -199,7 +260,7 @@ class BwrapBackend:
                 words += ["--perms", "0755", "--dir", directory]
         for name in (*ETC, "resolv.conf") if spec.network == "host" else ETC:
             words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        words += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+        words += ["--dev", "/dev", *proc_arguments()]
         for private in dict.fromkeys((*PRIVATE, spec.cwd)):
             words += ["--perms", "1777", "--size", str(self._memory), "--tmpfs", private]
         if users is not None:
@@ -211,8 +272,8 @@ class BwrapBackend:
         return [*words, "--chdir", spec.cwd, "--"]
 
 
-def _memory_file(text: str) -> int:
+def _memory_file(data: bytes) -> int:
     fd = os.memfd_create("agentkit", os.MFD_CLOEXEC)
-    os.write(fd, text.encode())
+    os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
