@@ -8,24 +8,31 @@ entered into them by the spawner. Who may do what:
   host root they could write /proc/sys however unprivileged their namespace. The holder stays root's, so that
   `kill -9 -1` inside leaves the sandbox alive.
 - started by anybody else, it is a user namespace of that user.
+- with a root of its own (`overlay`), programs are root inside, in a user namespace where that is nobody outside.
 
 Either way no program can make namespaces or mounts of its own (`seccomp`), and sees no more of /proc than its own
 processes and the machine's size (`masks`).
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Self
 
 import anyio
+import attrs
 
-from agentkit.errors import SandboxError
+from agentkit.errors import ConfigError, SandboxError
 from agentkit.protocols.sandbox_spec import Capabilities, SandboxSpec
+from agentkit.sandbox import _spawner_mounts, overlay
+from agentkit.sandbox.arguments import bwrap_arguments
 from agentkit.sandbox.cgroups import (
     OWN_PROCESSES,
     Hierarchy,
@@ -36,31 +43,26 @@ from agentkit.sandbox.cgroups import (
 )
 from agentkit.sandbox.embedded import EmbeddedSandbox, absolute, end
 from agentkit.sandbox.leaks import MARKER, owner
-from agentkit.sandbox.masks import proc_arguments
+from agentkit.sandbox.overlay import HOME, ROOT_HOME, Layout, Owner, lay_out
 from agentkit.sandbox.pump import Pump, pipe_for
 from agentkit.sandbox.seccomp import filter_program
 from agentkit.sandbox.shell import ShellSession
 from agentkit.sandbox.shortcomings import counts_processes, obstacles, shortcomings
+from agentkit.sandbox.snapshot import BwrapSnapshot, Layer, hold_all, keep_files, release_all
 from agentkit.sandbox.spawner import InnerPlace, Program, Spawner, StartFailed, hold_spawner, request
 from agentkit.sandbox.starts import Starts
 from agentkit.sandbox.uids import Uids
 
-HOME = "/home/agent"
-ETC = (
-    *("alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "fonts", "gitconfig"),
-    *("host.conf", "hosts", "inputrc", "java-17-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime"),
-    *("login.defs", "magic", "mime.types", "networks", "nsswitch.conf", "os-release", "perl", "pki", "profile"),
-    *("protocols", "python3", "python3.11", "rpc", "services", "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo"),
-    *("timezone", "vim", "xdg"),
-)
-PRIVATE = ("/tmp", HOME)  # noqa: S108  # the sandbox's own
+RANGES = 0x70000000
+"""The first of the ids of sandboxes that have many; 32768 times 65536 of them."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def programs_env() -> dict[str, str]:
     """The minimal environment of a command: nothing of the host process is in it."""
     own = f"{sys.base_prefix}/bin:" if not sys.base_prefix.startswith("/usr") else ""
     return {
-        "PATH": f"{own}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{own}{SYSTEM_PATH}",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "PAGER": "cat",
@@ -68,11 +70,33 @@ def programs_env() -> dict[str, str]:
     }
 
 
+class BwrapSandbox(EmbeddedSandbox):
+    """A sandbox whose files can be kept and multiplied."""
+
+    keep: Callable[[], Awaitable[BwrapSnapshot]]
+    again: Callable[[BwrapSnapshot], Awaitable["BwrapSandbox"]]
+
+    async def snapshot(self) -> BwrapSnapshot:
+        """As `Snapshots.snapshot`: costs a copy of what was written since the start, not of what lies below.
+
+        Files that are written meanwhile may be kept half; sockets and what is in /dev/shm are left out.
+        """
+        self._check()
+        return await self.keep()
+
+    async def fork(self) -> "BwrapSandbox":
+        """As `Snapshots.fork`."""
+        async with await self.snapshot() as snapshot:
+            return await self.again(snapshot)
+
+
 class BwrapBackend:
     """Isolated sandboxes. `async with` keeps its spawner between sandboxes; without, the last sandbox ends it.
 
-    `memory_bytes` bounds each of the in-memory file systems, `max_processes` (where we are root) the processes of one
-    sandbox; `max_starts` is how many sandboxes are being started at a time.
+    With `overlay`, the programs of the machine can be written to inside, privately. `memory_bytes` is how much a
+    sandbox may write where the spec has no limit: its files are in memory. `max_processes` (where we are root) bounds
+    the processes of one sandbox; `max_starts` is how many sandboxes are being started at a time. Snapshots are kept
+    below `directory` (the system's for temporary files), until they are closed or `async with` is left.
     """
 
     isolated = True
@@ -84,8 +108,13 @@ class BwrapBackend:
         max_starts: int = 16,
         max_processes: int = 1024,
         memory_bytes: int = 4 * 1024**3,
+        overlay: bool = False,
+        directory: Path | None = None,
     ) -> None:
         self._bwrap = bwrap
+        self._overlay = overlay
+        self._directory = directory or Path(tempfile.gettempdir())
+        self._snapshots: weakref.WeakSet[BwrapSnapshot] = weakref.WeakSet()
         self._max_processes = max_processes
         self._memory = memory_bytes
         self._starts = Starts(max_starts)
@@ -98,11 +127,14 @@ class BwrapBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What these sandboxes can do here."""
+        overlays = overlay.can_overlay(root=os.geteuid() == 0)
         return Capabilities(
             isolated=True,
+            rootfs=overlays,
             read_only=True,
             networks=frozenset({"none", "host"}),
-            limits=enforced(self._groups()) | ({"processes"} if counts_processes() else set()),
+            limits=enforced(self._groups()) | {"disk_bytes"} | ({"processes"} if counts_processes() else set()),
+            snapshots=overlays,
             terminal=True,
             lifetime=True,
         )
@@ -122,15 +154,23 @@ class BwrapBackend:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
+        if len(self._kept) == 1:
+            for snapshot in list(self._snapshots):
+                await snapshot.close()
         await self._kept.pop().release()
 
     def available(self) -> str | None:
         """Why no sandbox can be started here, or None. Starts one, so it blocks for some 20 ms."""
         if shutil.which(self._bwrap) is None:
             return f"{self._bwrap!r} is not installed (Debian, Fedora, Arch: the package bubblewrap)"
-        command = [self._bwrap, *self._arguments(SandboxSpec(), 65534, None), "true"]
+        spec = SandboxSpec()
+        layout = self._lay_out(spec, 65533, ())
+        words = bwrap_arguments(spec, layout, rooted=self._rooted(spec), users_fd=0, filter_fd=None)
+        script = [sys.executable, "-I", "-S", _spawner_mounts.__file__, json.dumps(layout.plan)]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=10, stdin=subprocess.DEVNULL, env={})
+            command = [*script, self._bwrap, *words, "true"]
+            env = {"PATH": os.defpath}
+            done = subprocess.run(command, capture_output=True, timeout=10, stdin=subprocess.DEVNULL, env=env)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{self._bwrap!r} does not run: {error}"
         if done.returncode:
@@ -138,14 +178,21 @@ class BwrapBackend:
             return "\n".join((f"{self._bwrap!r} cannot make a sandbox: {said}", *obstacles()))
         return None
 
-    async def start(self, spec: SandboxSpec, /) -> EmbeddedSandbox:
+    async def start(self, spec: SandboxSpec, /) -> BwrapSandbox:
         """A started sandbox; its shell answers.
 
         Raises:
+            ConfigError: the spec asks for what these sandboxes cannot give here.
             SandboxError: it could not be started.
         Cancellation: nothing is left behind.
         """
-        self.capabilities.check(spec, "bwrap")
+        capabilities = self.capabilities
+        capabilities.check(spec, "bwrap")
+        if self._overlay and not capabilities.rootfs:
+            raise ConfigError("overlay=True needs Linux 6.6, or 5.19 as root, with overlay file systems")
+        snapshot = self._own(spec)
+        if snapshot is not None and spec.rootfs is None and snapshot.rootfs is not None:
+            spec = attrs.evolve(spec, rootfs=snapshot.rootfs)
         async with self._starts.here():
             name = f"{owner()}-{next(self._numbers)}"
             spawner = hold_spawner()
@@ -156,17 +203,50 @@ class BwrapBackend:
                     await spawner.release()
                 raise
 
-    async def _start(self, name: str, spec: SandboxSpec, spawner: Spawner) -> EmbeddedSandbox:
+    async def _start(self, name: str, spec: SandboxSpec, spawner: Spawner) -> BwrapSandbox:
         if not spec.cwd.startswith("/") or spec.cwd == "/":
             raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
         uid = self._uids.take() if os.geteuid() == 0 else os.getuid()
+        layers = snapshot.layers if (snapshot := self._own(spec)) is not None else ()
+        hold_all(layers)
         try:
-            return await self._start_as(uid, name, spec, spawner)
+            return await self._start_as(uid, name, spec, spawner, layers)
         except BaseException:
             self._uids.give_back(uid)
+            await release_all(layers)
             raise
 
-    async def _start_as(self, uid: int, name: str, spec: SandboxSpec, spawner: Spawner) -> EmbeddedSandbox:
+    def _own(self, spec: SandboxSpec) -> BwrapSnapshot | None:
+        """The snapshot to start from, checked to fit."""
+        snapshot = spec.snapshot
+        if snapshot is None:
+            return None
+        if not isinstance(snapshot, BwrapSnapshot):
+            raise ConfigError(f"snapshot is not one of a bwrap sandbox: {snapshot.name!r}")
+        if snapshot.closed:
+            raise ConfigError(f"snapshot {snapshot.name!r} is closed")
+        wanted = overlay.kind_of(spec, self._overlay)
+        if snapshot.kind != wanted and not (spec.rootfs is None and snapshot.rootfs is not None):
+            raise ConfigError(f"snapshot {snapshot.name!r} is of the files {snapshot.kind!r}, the spec's are {wanted!r}")
+        return snapshot
+
+    def _rooted(self, spec: SandboxSpec) -> bool:
+        return self._overlay or spec.rootfs is not None
+
+    def _lay_out(self, spec: SandboxSpec, uid: int, layers: Sequence[Layer]) -> Layout:
+        ordinary = os.geteuid() != 0
+        first, number = uid, 1
+        if self._rooted(spec):
+            number = overlay.IDS
+            first = 0 if ordinary else RANGES + uid % 0x8000 * number
+        size = overlay.size_of(spec, self._memory)
+        return lay_out(spec, overlay=self._overlay, owner=Owner(first, number, ordinary), size=size, layers=layers)
+
+    async def _start_as(
+        self, uid: int, name: str, spec: SandboxSpec, spawner: Spawner, layers: Sequence[Layer]
+    ) -> BwrapSandbox:
+        rooted = self._rooted(spec)
+        layout = self._lay_out(spec, uid, layers)
         root = os.geteuid() == 0
         confine: dict[str, object] = {"groups": groups_for(name, spec.limits, self._groups())}
         far: dict[int, int] = {}
@@ -177,16 +257,20 @@ class BwrapBackend:
             far[11] = _memory_file(self._filter)
             confine["seccomp"] = self._filter.hex()
         life = "infinity" if spec.lifetime_s is None else f"{spec.lifetime_s:.3f}"
-        holder = ("sh", "-c", f"echo ready; exec sleep {life} >/dev/null 2>&1")
-        words = self._arguments(spec, uid, 10)
-        words[-1:] = ["--seccomp", "11", "--"] if 11 in far else ["--"]
+        # Where it is the init, what is left to it is not waited for.
+        holder = ("sh", "-c", f"{'trap "" CHLD; ' if rooted else ''}echo ready; exec sleep {life} >/dev/null 2>&1")
+        words = bwrap_arguments(spec, layout, rooted=rooted, users_fd=10, filter_fd=11 if 11 in far else None)
         program = Program(
-            (self._bwrap, *words, *holder), {"PATH": os.defpath, MARKER: name}, options={"confine": confine}
+            (self._bwrap, *words, *holder),
+            {"PATH": os.defpath, MARKER: name},
+            options={"confine": confine, "mounts": layout.plan, "bare": rooted},
         )
         try:
             keeper = await request(spawner.main, "hold", program, far)
         except BaseException as error:
             os.close(output)
+            if isinstance(error, StartFailed) and error.stage == "mounts":
+                raise SandboxError(f"the files of a sandbox could not be laid out: {error}") from error
             if isinstance(error, StartFailed):
                 raise SandboxError(f"{self._bwrap!r} could not be started: {error}") from error
             raise
@@ -196,7 +280,18 @@ class BwrapBackend:
 
         async def after() -> None:
             self._uids.give_back(uid)
+            await release_all(layers)
             await spawner.release()
+
+        async def keep() -> BwrapSnapshot:
+            directory = self._directory / f"agentkit-{name}-s{next(self._numbers)}"
+            insides = tuple(source.inside for source in layout.sources)
+            top = Layer(directory, insides, layout.plan["owner"], overlay.IDS if rooted else 1)
+            await keep_files(spawner.main, keeper.pid, layout.kept, top)
+            kind = overlay.kind_of(spec, self._overlay)
+            made = BwrapSnapshot(directory.name, kind, spec.rootfs, (top, *layers))
+            self._snapshots.add(made)
+            return made
 
         said = bytearray()
         pump = Pump(keeper, output=output)
@@ -210,16 +305,18 @@ class BwrapBackend:
             processes = spec.limits.processes or self._max_processes
             options: dict[str, object] = {"drop": True}
             if root:
-                options |= {"uid": uid, "max_processes": processes}
+                options |= {"uid": 0 if rooted else uid, "max_processes": processes}
             elif counts_processes():  # in the namespace, where bwrap's own count too
                 options["max_processes"] = processes + OWN_PROCESSES
+            if rooted:
+                options["capabilities"] = overlay.CAPABILITIES
             place = InnerPlace(spawner, keeper.pid, options)
             env = self._env(spec)
-            owned = {"chown": [spec.cwd, *PRIVATE]} if root else {}
-            session = ShellSession(InnerPlace(spawner, keeper.pid, options | owned), spec.cwd, env)
+            wanted = {"make": [spec.cwd, ROOT_HOME] if rooted else [spec.cwd]}
+            session = ShellSession(InnerPlace(spawner, keeper.pid, options | wanted), spec.cwd, env)
             await session.start()
             session.place = place
-            return EmbeddedSandbox(
+            sandbox = BwrapSandbox(
                 name,
                 spec,
                 place,
@@ -231,45 +328,20 @@ class BwrapBackend:
                 locate=lambda path: absolute(spec.cwd, path),
                 after=after,
             )
+            sandbox.keep = keep
+            sandbox.again = lambda snapshot: self.start(attrs.evolve(spec, snapshot=snapshot))
+            return sandbox
         except BaseException:
             await end(keeper, name)
             pump.close()
             raise
 
     def _env(self, spec: SandboxSpec) -> Mapping[str, str]:
-        return programs_env() | {"HOME": HOME, "USER": "agent"} | dict(spec.env)
-
-    def _arguments(self, spec: SandboxSpec, uid: int, users: int | None) -> list[str]:
-        root = os.geteuid() == 0
-        words = ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-        unshare = "ipc pid uts cgroup-try" if root else "user ipc pid uts cgroup-try"
-        words += [f"--unshare-{kind}" for kind in unshare.split()]
-        words += [] if spec.network == "host" else ["--unshare-net"]
-        words += ["--setenv", "PATH", "/usr/bin:/bin", "--hostname", "sandbox"]
-        words += ["--ro-bind", "/usr", "/usr"]
-        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-            path = Path("/") / name
-            if path.is_symlink():
-                words += ["--symlink", os.readlink(path), str(path)]
-            elif path.exists():
-                words += ["--ro-bind", str(path), str(path)]
-        targets = [sys.base_prefix, spec.cwd, HOME, "/etc/ssl/certs", *(inside for _, inside in spec.read_only)]
-        above = {str(parent) for target in targets for parent in Path(target).parents}
-        for directory in sorted(above - {"/"}):  # bwrap would make them 0700, and root's
-            if not f"{directory}/".startswith(("/usr/", "/proc/", "/dev/", f"{spec.cwd}/")):
-                words += ["--perms", "0755", "--dir", directory]
-        for name in (*ETC, "resolv.conf") if spec.network == "host" else ETC:
-            words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        words += ["--dev", "/dev", *proc_arguments()]
-        for private in dict.fromkeys((*PRIVATE, spec.cwd)):
-            words += ["--perms", "1777", "--size", str(self._memory), "--tmpfs", private]
-        if users is not None:
-            words += ["--perms", "0644", "--ro-bind-data", str(users), "/etc/passwd"]
-        if not sys.base_prefix.startswith("/usr"):
-            words += ["--ro-bind", sys.base_prefix, sys.base_prefix]
-        for outside, inside in spec.read_only:
-            words += ["--ro-bind", outside, inside]
-        return [*words, "--chdir", spec.cwd, "--"]
+        own = {"HOME": ROOT_HOME, "USER": "root"} if self._rooted(spec) else {"HOME": HOME, "USER": "agent"}
+        programs = programs_env()
+        if spec.rootfs is not None:
+            programs["PATH"] = SYSTEM_PATH
+        return programs | own | dict(spec.env)
 
 
 def _memory_file(data: bytes) -> int:
