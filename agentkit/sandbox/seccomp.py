@@ -71,7 +71,6 @@ RULES: tuple[Rule, ...] = (
     Rule("mount", 165, 40),
     Rule("umount2", 166, 39),
     Rule("pivot_root", 155, 41),
-    Rule("chroot", 161, 51),
     Rule("open_tree", 428, 428),
     Rule("move_mount", 429, 429),
     Rule("fsopen", 430, 430),
