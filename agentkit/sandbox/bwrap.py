@@ -257,11 +257,12 @@ class BwrapBackend:
             far[11] = _memory_file(self._filter)
             confine["seccomp"] = self._filter.hex()
         life = "infinity" if spec.lifetime_s is None else f"{spec.lifetime_s:.3f}"
-        # Where it is the init, what is left to it is not waited for.
-        holder = ("sh", "-c", f"{'trap "" CHLD; ' if rooted else ''}echo ready; exec sleep {life} >/dev/null 2>&1")
+        reap = "trap '' CHLD; " if rooted else ""  # where it is the init, and so the parent of orphans
+        holder = ("sh", "-c", f"{reap}echo ready; exec sleep {life} >/dev/null 2>&1")
         words = bwrap_arguments(spec, layout, rooted=rooted, users_fd=10, filter_fd=11 if 11 in far else None)
+        far[12] = _memory_file("\0".join(words[:-1]).encode())  # the command line is read inside, in /proc/1
         program = Program(
-            (self._bwrap, *words, *holder),
+            (self._bwrap, "--args", "12", "--", *holder),
             {"PATH": os.defpath, MARKER: name},
             options={"confine": confine, "mounts": layout.plan, "bare": rooted},
         )
