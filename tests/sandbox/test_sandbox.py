@@ -1,19 +1,36 @@
 """Both back ends pass the suites of `agentkit.testing.sandboxes`, and what else holds for them."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from agentkit.errors import ConfigError
-from agentkit.protocols import SandboxSpec
-from agentkit.sandbox import BwrapBackend, HostBackend, default_backend
-from agentkit.testing.sandboxes import ConformanceSuite
+from agentkit.protocols import SandboxBackend, SandboxSpec
+from agentkit.sandbox import BwrapBackend, HostBackend, collect, default_backend
+from agentkit.testing.sandboxes import ConformanceSuite, LeakSuite, Traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class TestConformance(ConformanceSuite):
     """`backend` comes from conftest: bwrap, then host."""
+
+
+class TestLeaks(LeakSuite):
+    @pytest.fixture
+    def leftovers(self, backend: SandboxBackend, state: Path, mark: str, scratch: Path) -> Callable[[], list[str]]:
+        return Traces(mark, scratch).left
+
+    @pytest.fixture
+    def collect(self, scratch: Path) -> Callable[[], Awaitable[object]]:
+        return lambda: collect(directory=scratch)
+
+    @pytest.fixture
+    def recipe(self, backend: SandboxBackend, scratch: Path) -> str:
+        arguments = f"directory=Path({str(scratch)!r})" if isinstance(backend, HostBackend) else ""
+        name = type(backend).__name__
+        return f"from pathlib import Path\nfrom agentkit.sandbox import {name}\nbackend = {name}({arguments})"
 
 
 def test_the_default_is_isolated_or_asked_for() -> None:

@@ -12,4 +12,6 @@ _pytest.register_assert_rewrite(
 )
 
 from agentkit.testing.sandboxes.conformance import ConformanceSuite as ConformanceSuite  # noqa: E402  # rewritten
+from agentkit.testing.sandboxes.leaks import LeakSuite as LeakSuite  # noqa: E402
+from agentkit.testing.sandboxes.traces import Traces as Traces  # noqa: E402
 from agentkit.testing.sandboxes.suite import SandboxSuite as SandboxSuite  # noqa: E402
