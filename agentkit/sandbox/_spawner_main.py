@@ -32,9 +32,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkit.sandbox import _spawner_confine as confine
+    from agentkit.sandbox import _spawner_keep as keeping
+    from agentkit.sandbox import _spawner_mounts as mounts
 else:  # run by path and isolated: what belongs to this program lies beside it
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     confine = __import__("_spawner_confine")
+    keeping = __import__("_spawner_keep")
+    mounts = __import__("_spawner_mounts")
     sys.path.pop()
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -117,6 +121,10 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
     else:
         os.setpgid(0, 0)
     os.nice(NICER)
+    if "mounts" in body:
+        body["stage"] = "mounts"
+        mounts.prepare(body["mounts"])
+        body["stage"] = "enter"
     if parent is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -132,8 +140,6 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
         signal.SIGUSR1,
     ):
         signal.signal(number, signal.SIG_DFL)
-    for path in body.get("chown", ()):
-        os.chown(path, body["uid"], body["uid"])
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in fds]
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
@@ -148,11 +154,16 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
     confine.forbid_core_dumps()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    if "keep" in body:
+        keep(body["keep"])
     body["stage"] = "privileges"
     if body.get("drop"):
         program = body["confine"].get("seccomp")
-        confine.drop_privileges(body.get("uid"), body.get("max_processes"), bytes.fromhex(program) if program else None)
+        uid, most, capabilities = body.get("uid"), body.get("max_processes"), body.get("capabilities", 0)
+        confine.drop_privileges(uid, most, bytes.fromhex(program) if program else None, capabilities)
     body["stage"] = "cwd"
+    for path in body.get("make", ()):
+        os.makedirs(path, exist_ok=True)
     for path in body["cwd"]:  # the first that exists
         try:
             os.chdir(path)
@@ -162,6 +173,26 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
                 raise
     body["stage"] = "exec"
     os.execvpe(body["argv"][0], body["argv"], body["env"])  # noqa: S606  # its whole purpose
+
+
+def keep(body: dict[str, Any]) -> None:
+    """Copy what a sandbox has written, and exit; what went wrong is said on descriptor 1."""
+    code = 1
+    try:
+        source = os.open(f"/proc/{body['holder']}/root{mounts.SCRATCH}", keeping.DIRECTORY)
+        users = os.open(f"/proc/{body['holder']}/ns/user", os.O_RDONLY)
+        if os.geteuid() != 0:  # there we may read what has no permissions for its owner
+            confine.check(LIBC.setns(users, 0), "setns user")
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd > 2 and fd != source:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        keeping.keep(source, body["names"], body["target"])
+        code = 0
+    except BaseException as error:
+        os.write(1, str(error).encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(code)
 
 
 def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> int:
@@ -211,16 +242,26 @@ def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> in
 
 
 class Child:
-    """A process we started: its pid, the channel of who asked for it, what it was entered into, how it is confined."""
+    """A process we started: its pid, the channel of who asked for it, what it was entered into, how it is confined.
+
+    A holder is `bare` where the init of its sandbox holds the namespaces itself.
+    """
 
     def __init__(
-        self, pid: int, channel: socket.socket, kind: str, holder: int | None, confined: dict[str, Any]
+        self,
+        pid: int,
+        channel: socket.socket,
+        kind: str,
+        holder: int | None,
+        confined: dict[str, Any],
+        bare: bool = False,
     ) -> None:
         self.pid = pid
         self.channel = channel
         self.kind = kind
         self.holder = holder
         self.confined = confined
+        self.bare = bare
 
 
 class Spawner:
@@ -323,7 +364,7 @@ class Spawner:
         finally:
             for fd in fds[2:]:
                 os.close(fd)
-        child = Child(pid, channel, kind, holder, confined)
+        child = Child(pid, channel, kind, holder, confined, body.get("bare", False))
         self.children[pid] = child
         self.channels[channel.fileno()] = child
         self.epoll.register(channel.fileno(), select.EPOLLIN)
@@ -338,8 +379,11 @@ class Spawner:
 
     def nest(self, main: int, channel: socket.socket) -> int:
         """Fork the spawner of one sandbox. Returns its pid, or 0 in the fork, which then serves and exits."""
+        # Held back until the fork can take them: what it has inherited would note them in its copy of this spawner.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGTERM))
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return pid
         try:
             signal.set_wakeup_fd(-1)
@@ -350,7 +394,9 @@ class Spawner:
                 if fd > 2 and fd != keep:
                     with contextlib.suppress(OSError):
                         os.close(fd)
-            Spawner(socket.socket(fileno=keep), nested=True).serve()
+            nested = Spawner(socket.socket(fileno=keep), nested=True)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            nested.serve()
         finally:
             os._exit(0)
 
@@ -403,7 +449,8 @@ class Spawner:
         if child.holder is None:
             return []
         with contextlib.suppress(RuntimeError):
-            return children(self.inner(child.holder))[1:]  # the first is what holds the namespaces
+            below = children(self.inner(child.holder))
+            return below if self.children[child.holder].bare else below[1:]  # the first is what holds the namespaces
         return []
 
     def end(self, child: Child) -> None:

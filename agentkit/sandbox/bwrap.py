@@ -227,7 +227,9 @@ class BwrapBackend:
             raise ConfigError(f"snapshot {snapshot.name!r} is closed")
         wanted = overlay.kind_of(spec, self._overlay)
         if snapshot.kind != wanted and not (spec.rootfs is None and snapshot.rootfs is not None):
-            raise ConfigError(f"snapshot {snapshot.name!r} is of the files {snapshot.kind!r}, the spec's are {wanted!r}")
+            raise ConfigError(
+                f"snapshot {snapshot.name!r} is of the files {snapshot.kind!r}, the spec's are {wanted!r}"
+            )
         return snapshot
 
     def _rooted(self, spec: SandboxSpec) -> bool:
@@ -288,12 +290,15 @@ class BwrapBackend:
             directory = self._directory / f"agentkit-{name}-s{next(self._numbers)}"
             insides = tuple(source.inside for source in layout.sources)
             top = Layer(directory, insides, layout.plan["owner"], overlay.IDS if rooted else 1)
+            top.hold()
             await keep_files(spawner.main, keeper.pid, layout.kept, top)
             kind = overlay.kind_of(spec, self._overlay)
             made = BwrapSnapshot(directory.name, kind, spec.rootfs, (top, *layers))
             self._snapshots.add(made)
+            await top.release()
             return made
 
+        session: ShellSession | None = None
         said = bytearray()
         pump = Pump(keeper, output=output)
         try:
@@ -334,6 +339,8 @@ class BwrapBackend:
             return sandbox
         except BaseException:
             await end(keeper, name)
+            if session is not None:
+                await session.close()
             pump.close()
             raise
 
