@@ -4,25 +4,19 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
-from zlib import crc32
 
-from attrs import evolve
-
+from agentkit.envs._episodes import OVER, NoAction, opening_with, plain, seed_of
 from agentkit.envs._worker import Worker
 from agentkit.errors import ConfigError, SandboxDead, ToolError
 from agentkit.extras import require
 from agentkit.protocols.actions import Action, Observation, ObservationStatus
-from agentkit.protocols.messages import Json, Message, user
+from agentkit.protocols.messages import Json, Message
 from agentkit.protocols.task import Task
 
 Act: TypeAlias = Callable[[str], Any]
 Render: TypeAlias = Callable[[Any], str]
 
-OVER = "The episode is over."
 _NUMBER = re.compile(r"-?\d+")
-_MARKED = re.compile(r"\x1b\[[0-9;]*m(.+?)\x1b\[0?m")  # in colour, where colour is all that tells
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class StepEnv(Protocol):
@@ -93,7 +87,7 @@ class GymnasiumEnv:
             ConfigError: there is no env of that name, or the task's seed or options cannot be.
         Cancellation: the env is abandoned in its thread, where `close` sees to it.
         """
-        seed, options = _seed_of(task), task.data.get("options")
+        seed, options = seed_of(task), task.data.get("options")
         if options is not None and not isinstance(options, dict):
             raise ConfigError(f"task {task.id!r}: data.options must be a mapping, found {options!r:.80}")
         given: dict[str, Any] | None = options
@@ -104,7 +98,7 @@ class GymnasiumEnv:
             return self._text(env, observation)
 
         text = await self._worker.call(begin, what="reset")
-        return _opening(task.messages, "\n\n".join(part for part in (self._instructions, text) if part))
+        return opening_with(task.messages, "\n\n".join(part for part in (self._instructions, text) if part))
 
     async def step(self, action: Action, /) -> Observation:
         """What the answer caused; an answer without an action says what was expected, and nothing happens.
@@ -124,7 +118,7 @@ class GymnasiumEnv:
 
         try:
             text, reward, terminated, truncated = await self._worker.call(advance, what="step")
-        except _NoAction as error:
+        except NoAction as error:
             return Observation(str(error), status=ObservationStatus.FORMAT_ERROR, metadata={"reward": 0.0})
         self.total_reward += reward
         self.steps += 1
@@ -166,36 +160,17 @@ class GymnasiumEnv:
         if self._render is not None:
             return str(self._render(observation))
         picture = env.render() if getattr(env, "render_mode", None) == "ansi" else None  # type: ignore[attr-defined]
-        return _plain(picture if isinstance(picture, str) else str(_bare(observation)))
+        return plain(picture if isinstance(picture, str) else str(_bare(observation)))
 
     def _chosen(self, env: StepEnv, text: str) -> Any:
         space = getattr(env, "action_space", None)
         try:
             chosen = _read(text, space) if self._act is None else self._act(text)
         except (ValueError, ToolError) as error:
-            raise _NoAction(f"No action was taken: {error}") from error
+            raise NoAction(f"No action was taken: {error}") from error
         if space is not None and not space.contains(chosen):
-            raise _NoAction(f"No action was taken: {_expected(space)}, found {chosen!r:.80}")
+            raise NoAction(f"No action was taken: {_expected(space)}, found {chosen!r:.80}")
         return chosen
-
-
-class _NoAction(Exception):
-    """There is no action in an answer; the message is for the policy."""
-
-
-def _seed_of(task: Task) -> int:
-    seed = task.data.get("seed", crc32(task.id.encode("utf-8", "surrogatepass")))
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"task {task.id!r}: data.seed must be a whole number >= 0, found {seed!r:.80}")
-    return seed
-
-
-def _opening(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
-    """The task's messages and `text`, in the last message of the user: templates want the roles to alternate."""
-    last = messages[-1] if messages else None
-    if last is None or last.role != "user" or last.parts:
-        return (*messages, user(text))
-    return (*messages[:-1], evolve(last, content=f"{last.content}\n\n{text}" if last.content else text))
 
 
 def _read(text: str, space: Any) -> Any:
@@ -241,8 +216,3 @@ def _expected(space: Any) -> str:
         first = int(space.start)
         return f"expected a whole number from {first} to {first + int(space.n) - 1}"
     return f"expected JSON that fits {space}"
-
-
-def _plain(text: str) -> str:
-    """`text` without escapes: what was in colour stands in brackets."""
-    return _CONTROL.sub("", _ESCAPE.sub("", _MARKED.sub(r"[\1]", text))).strip("\n")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agentkit import Agent, Budget, ExitReason, OutcomePolicy, Pool, Task, system, user
 from agentkit.envs import GymnasiumEnv, episode_return
-from agentkit.envs.gymnasium import _plain, _read
+from agentkit.envs._episodes import plain
+from agentkit.envs.gymnasium import _read
 from agentkit.errors import ConfigError, SandboxDead, ToolError
 from agentkit.models import ScriptedModel
 from agentkit.protocols import Action, Env, ObservationStatus, Steps
@@ -310,5 +311,5 @@ def test_any_answer_is_an_action_or_a_word_about_it(space: Any, text: str) -> No
     | st.lists(st.sampled_from(["\x1b[41m", "\x1b[0m", "S", "\x1b", "\x9b", "\n", "["])).map("".join)
 )
 def test_no_escape_reaches_the_policy(text: str) -> None:
-    shown = _plain(text)
+    shown = plain(text)
     assert not any((ord(letter) < 32 and letter not in "\t\n") or 0x7F <= ord(letter) < 0xA0 for letter in shown)
