@@ -50,15 +50,24 @@ class StartFailed(SandboxError):
 class Process(Protocol):
     """A program that runs somewhere. Closing it kills it."""
 
-    exit_code: int | None
-    lost: bool
-    """What it ran in is gone, and the program with it."""
-    signalled: int | None
-    """How many processes the last `kill` reached, once that is known."""
-
     @property
     def pid(self) -> int:
         """Its number where it runs."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, 128 + signal for a death by signal; None while it runs."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether what it ran in is gone, and the program with it."""
+        ...
+
+    @property
+    def signalled(self) -> int | None:
+        """How many processes the last `kill` reached, once that is known."""
         ...
 
     @property
