@@ -8,8 +8,8 @@ from pathlib import Path
 from agentkit.sandbox.cgroups import CONTROLLERS, Hierarchy, enforced
 from agentkit.sandbox.seccomp import unavailable
 
-OLDEST = (0, 5, 0)
-"""The first bubblewrap with `--size` and `--perms` is 0.5.0; older ones make no sandbox of ours."""
+OLDEST = (0, 7, 0)
+"""The first bubblewrap with `--size`, which bounds file systems in memory; older ones make no sandbox of ours."""
 _SWITCHES = (
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("user/max_user_namespaces", "0", "15000"),
