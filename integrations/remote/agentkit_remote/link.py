@@ -232,7 +232,7 @@ class Link:
 
     async def close(self) -> bool:
         """End the session: the server closes all that is left of it; whether it said so. Shielded, bounded."""
-        confirmed = False
+        confirmed = self.capabilities is None  # nothing was ever started
         with anyio.move_on_after(CANCEL_S * 5, shield=True):
             if self.fault is None and self._connected.is_set():
                 try:

@@ -82,6 +82,8 @@ class Peer:
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, ConnectionError | RuntimeError | OSError):
                 raise result
+        if socket.close_code == 1009:  # aiohttp's verdict; whichever job noticed first
+            raise WireError("message larger than the protocol's")
 
     async def _read(self, socket: "Socket") -> None:
         while True:
@@ -89,9 +91,6 @@ class Peer:
             if message.type.name != "BINARY":
                 if message.type.name in ("TEXT", "PING", "PONG"):
                     raise WireError(f"{message.type.name} message: all are binary")
-                error = message.data
-                if isinstance(error, Exception) and getattr(error, "code", 0) == 1009:
-                    raise WireError("message larger than the protocol's")
                 return
             self._take(message.data)
 

@@ -179,7 +179,7 @@ class Session:
         self._spawn(self._serve(number, request, fields))
 
     async def _serve(self, number: int, request: _Request, fields: Fields) -> None:
-        answer: dict[str, Any] = {"error": error_to_json(SandboxError("cancelled"))}
+        answer: dict[str, Any] = {}
         try:
             operation = fields.text("op")
             if operation not in OPERATIONS:
@@ -194,6 +194,10 @@ class Session:
             asked = Asked(number, fields, self, request.inflow, request.outflow, finish)
             with request.scope:
                 answer = {"ok": await OPERATIONS[operation](asked)}
+            if request.scope.cancelled_caught:
+                raise (
+                    SandboxError("cancelled") if self._ending is None else SandboxDead("the server closed this sandbox")
+                )
         except AgentkitError as error:
             answer = {"error": error_to_json(error)}
         except Exception as error:  # a back end's bug is one request's failure, not the server's

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from agentkit_remote import RemoteBackend, SandboxServer, ServerPolicy
 
 from agentkit.protocols import SandboxSpec
 from agentkit.sandbox import BwrapBackend
 from agentkit.testing.sandboxes import ConformanceSuite
-from agentkit_remote import RemoteBackend, SandboxServer, ServerPolicy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
