@@ -27,6 +27,7 @@ from agentkit_swerex.modal import Modal
 from agentkit_swerex.remote import Remote
 from agentkit_swerex.rex import Rex
 from agentkit_swerex.sandbox import SwerexSandbox, move_in
+from agentkit_swerex.through import through
 
 Plain: TypeAlias = str | int | float | bool | None
 Option: TypeAlias = Plain | Sequence[Plain] | Mapping[str, Plain | Sequence[Plain]]
@@ -97,7 +98,9 @@ class SwerexBackend:
         it = self._deployment
         name = f"{owner()}-{next(self._numbers)}-{os.urandom(3).hex()}"
         registry = Registry()
-        entry = registry.add("swerex", name, lifetime_s=spec.lifetime_s, data={"deployment": it.kind})
+        entry: Entry | None = None
+        if it.outlives:
+            entry = registry.add("swerex", name, lifetime_s=spec.lifetime_s, data={"deployment": it.kind})
         launched: Launched | None = None
         rex: Rex | None = None
         bridge: Bridge | None = None
@@ -105,15 +108,26 @@ class SwerexBackend:
 
         def note(**known: str) -> None:
             nonlocal entry
-            entry = registry.update(entry, **known)
+            if entry is not None:
+                entry = registry.update(entry, **known)
 
         async def after() -> None:
-            if launched is None:
-                gone = entry.data.get("left", "no") == "no"
-            else:
+            if launched is not None:
                 gone = await _removed(name, launched)
-            if gone:
+            else:
+                gone = entry is None or entry.data.get("left", "no") == "no"
+            if gone and entry is not None:
                 registry.forget(entry)
+
+        async def undo() -> None:
+            if sandbox is not None:
+                await sandbox.close()
+                return
+            if bridge is not None:
+                await bridge.close()
+            if rex is not None:
+                await rex.close()
+            await after()
 
         try:
             async with self._starts.here():
@@ -122,7 +136,7 @@ class SwerexBackend:
                 rex = Rex(address.url, address.token, headers=address.headers)
                 await wait_alive(rex, launched, within_s=it.startup_s)
             root = str(getattr(launched, "root", ""))
-            pid, directory, found = await move_in(rex, name, spec, root=root, owns=it.is_ours and it.isolated)
+            pid, directory, found = await move_in(rex, name, spec, root=root, owns=it.outlives)
             bridge = Bridge(rex, name, directory, pid, launched.ended)
             bridge.open()
             sandbox = SwerexSandbox(
@@ -140,15 +154,7 @@ class SwerexBackend:
             await sandbox.start()
             return sandbox
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                if sandbox is not None:
-                    await sandbox.close()
-                else:
-                    if bridge is not None:
-                        await bridge.close()
-                    if rex is not None:
-                        await rex.close()
-                    await after()
+            await through(undo())
             if isinstance(error, SandboxDead):
                 raise SandboxError(f"the sandbox ended while it was being started: {error}", retryable=True) from error
             raise

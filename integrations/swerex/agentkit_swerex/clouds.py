@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, ClassVar
 
-import anyio
 from anyio import to_thread
 
 from agentkit.errors import MissingExtraError, SandboxError
 from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.registry import Entry
 from agentkit_swerex.launch import Address, Note, Starting, configured, quiet
+from agentkit_swerex.through import through
 
 STOP_S = 20.0
 
@@ -76,6 +76,7 @@ class Fargate:
     limits: ClassVar[frozenset[str]] = frozenset()
     has_image: ClassVar[bool] = True
     is_ours: ClassVar[bool] = True
+    outlives: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = dict(options)
@@ -110,17 +111,19 @@ class Fargate:
             address = Address(f"{found.host}:{found.port}", str(found.auth_token))
             return FargateServer(address, deployment._cluster_arn, deployment._task_arn)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                settled = await starting.settle(within_s=STOP_S, until=lambda: deployment._task_arn is not None)
-                if deployment._task_arn is not None:
-                    note(left="maybe", task=deployment._task_arn, cluster=deployment._cluster_arn)
-                    await _stop_task(deployment._cluster_arn, deployment._task_arn)
-                    note(left="no")
-                elif not settled:
-                    note(left="maybe")
+            await through(self._undo(starting, deployment, note))
             if isinstance(error, Exception) and not isinstance(error, SandboxError):
                 raise SandboxError(f"no Fargate task could be started: {error}", retryable=True) from error
             raise
+
+    async def _undo(self, starting: Starting, deployment: Any, note: Note) -> None:
+        settled = await starting.settle(within_s=STOP_S, until=lambda: deployment._task_arn is not None)
+        if deployment._task_arn is not None:
+            note(left="maybe", task=deployment._task_arn, cluster=deployment._cluster_arn)
+            await _stop_task(deployment._cluster_arn, deployment._task_arn)
+            note(left="no")
+        elif not settled:
+            note(left="maybe")
 
     @classmethod
     async def remove(cls, entry: Entry) -> None:
@@ -174,6 +177,7 @@ class Daytona:
     limits: ClassVar[frozenset[str]] = frozenset()
     has_image: ClassVar[bool] = True
     is_ours: ClassVar[bool] = True
+    outlives: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = dict(options)
@@ -219,17 +223,19 @@ class Daytona:
             note(sandbox=str(deployment._sandbox.id))
             return DaytonaServer(found[0], deployment._daytona, deployment._sandbox)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                settled = await starting.settle(within_s=STOP_S)
-                if deployment._sandbox is not None:
-                    note(left="maybe", sandbox=str(deployment._sandbox.id))
-                    await DaytonaServer(Address("", ""), deployment._daytona, deployment._sandbox).remove()
-                    note(left="no")
-                elif not settled:
-                    note(left="maybe")
+            await through(self._undo(starting, deployment, note))
             if isinstance(error, Exception) and not isinstance(error, SandboxError):
                 raise SandboxError(f"no Daytona sandbox could be started: {error}", retryable=True) from error
             raise
+
+    async def _undo(self, starting: Starting, deployment: Any, note: Note) -> None:
+        settled = await starting.settle(within_s=STOP_S)
+        if deployment._sandbox is not None:
+            note(left="maybe", sandbox=str(deployment._sandbox.id))
+            await DaytonaServer(Address("", ""), deployment._daytona, deployment._sandbox).remove()
+            note(left="no")
+        elif not settled:
+            note(left="maybe")
 
     @classmethod
     async def remove(cls, entry: Entry) -> None:

@@ -17,6 +17,7 @@ from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.leaks import owner
 from agentkit.sandbox.registry import Entry
 from agentkit_swerex.launch import Address, Note, Starting, configured, quiet
+from agentkit_swerex.through import through
 
 CLI_S = 60.0
 KEPT_BYTES = 4096
@@ -106,6 +107,7 @@ class Docker:
     limits: ClassVar[frozenset[str]] = frozenset({"cpus", "memory_bytes", "processes"})
     has_image: ClassVar[bool] = True
     is_ours: ClassVar[bool] = True
+    outlives: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = dict(options)
@@ -151,19 +153,24 @@ class Docker:
             address = Address(f"{runtime.host}:{int(runtime.port)}", str(runtime.auth_token))
             return DockerServer(self._command, container, address, deployment._container_process)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                if not await starting.settle(within_s=10.0):
-                    note(left="maybe")
-                client = getattr(deployment, "_container_process", None)
-                if client is not None:
-                    client.kill()
-                    await DockerServer(self._command, container, Address("", ""), client)._let_go()
-                    await remove_container(self._command, container)
-                    await anyio.sleep(0.5)  # a daemon may go on with what its client had asked for
-                    await remove_container(self._command, container)
+            await through(self._undo(starting, deployment, container, note))
             if isinstance(error, Exception) and not isinstance(error, SandboxError):
                 raise SandboxError(f"no container could be started: {error}", retryable=True) from error
             raise
+
+    async def _undo(self, starting: Starting, deployment: Any, container: str, note: Note) -> None:
+        if not await starting.settle(within_s=10.0):
+            note(left="maybe")
+        client = getattr(deployment, "_container_process", None)
+        if client is None:
+            return
+        note(left="maybe")
+        client.kill()
+        await DockerServer(self._command, container, Address("", ""), client)._let_go()
+        await remove_container(self._command, container)
+        await anyio.sleep(0.5)  # a daemon may go on with what its client had asked for
+        await remove_container(self._command, container)
+        note(left="no")
 
     def _configured(self, name: str, spec: SandboxSpec) -> Any:
         """The configuration of one container."""

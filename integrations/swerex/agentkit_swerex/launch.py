@@ -62,6 +62,8 @@ class Deployment(Protocol):
     """Whether `SandboxSpec.image` can be followed."""
     is_ours: ClassVar[bool]
     """Whether the server is one sandbox's alone, and ends with it."""
+    outlives: ClassVar[bool]
+    """Whether what is launched outlives a killed process of ours, and so must be registered, and end by itself."""
 
     @property
     def startup_s(self) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import anyio
 from anyio import to_thread
 from attrs import frozen
 
@@ -21,6 +20,7 @@ from agentkit.sandbox.leaks import MARKER, PREFIX, remove_tree
 from agentkit.sandbox.registry import Entry
 from agentkit.sandbox.spawner import HostPlace, Process, Program, Spawner, hold_spawner, request
 from agentkit_swerex.launch import Address, Note
+from agentkit_swerex.through import through
 
 _MAIN = """
 import os, socket, sys
@@ -69,16 +69,15 @@ class LocalServer:
 
     async def remove(self) -> None:
         """As `Launched.remove`."""
-        with anyio.CancelScope(shield=True):
-            if self.main.fileno() < 0:
-                return
-            await end(self.keeper, self.name)
-            self.keeper.close()
-            self.server.close()
-            self.main.close()
-            os.close(self.log)
-            await to_thread.run_sync(_remove, self.root)
-            await self.spawner.release()
+        if self.main.fileno() < 0:
+            return
+        await end(self.keeper, self.name)
+        self.keeper.close()
+        self.server.close()
+        self.main.close()
+        os.close(self.log)
+        await to_thread.run_sync(_remove, self.root)
+        await self.spawner.release()
 
 
 class Local:
@@ -89,6 +88,7 @@ class Local:
     limits: ClassVar[frozenset[str]] = frozenset()
     has_image: ClassVar[bool] = False
     is_ours: ClassVar[bool] = True
+    outlives: ClassVar[bool] = False
     startup_s = 60.0
 
     def __init__(self, options: Mapping[str, object]) -> None:
@@ -115,7 +115,7 @@ class Local:
             main.setblocking(False)
             with theirs:
                 keeper = await request(spawner.main, "nest", None, {0: theirs.fileno()})
-            token = secrets.token_urlsafe(32)
+            token = secrets.token_hex(32)  # it must not look like an option
             reading, writing = os.pipe()
             log = os.memfd_create("swerex", os.MFD_CLOEXEC)
             held += [reading, writing, log]
@@ -135,9 +135,10 @@ class Local:
                 Address(f"http://127.0.0.1:{port}", token), name, root, spawner, main, keeper, server, log
             )
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                for fd in held:
-                    os.close(fd)
+            for fd in held:
+                os.close(fd)
+
+            async def undo() -> None:
                 if keeper is not None:
                     await end(keeper, name)
                     keeper.close()
@@ -145,6 +146,8 @@ class Local:
                     main.close()
                 await to_thread.run_sync(_remove, root)
                 await spawner.release()
+
+            await through(undo())
             if isinstance(error, OSError):
                 raise SandboxError(f"no server can be started: {error}") from error
             raise

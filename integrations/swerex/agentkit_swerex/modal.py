@@ -14,6 +14,7 @@ from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.registry import Entry
 from agentkit_swerex.clouds import STOP_S, cloud, in_thread, missing
 from agentkit_swerex.launch import Address, Note, configured, quiet
+from agentkit_swerex.through import through
 
 APP = "swe-rex"
 CREATE_S = 60.0
@@ -65,6 +66,7 @@ class Modal:
     limits: ClassVar[frozenset[str]] = frozenset({"cpus", "memory_bytes"})
     has_image: ClassVar[bool] = True
     is_ours: ClassVar[bool] = True
+    outlives: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = dict(options)
@@ -91,19 +93,20 @@ class Modal:
             url = str(found.host) if found.port is None else f"{found.host}:{found.port}"
             return ModalServer(Address(url, str(found.auth_token)), deployment._sandbox)
         except BaseException as error:
-            note(left="maybe")
-            with anyio.CancelScope(shield=True):
-                # A sandbox that is being created has no handle yet: cancelling now is what would leak it.
-                await asyncio.wait([task], timeout=CREATE_S)
-                task.cancel()
-                if task.done() and deployment._sandbox is None:
-                    note(left="no")
-                elif deployment._sandbox is not None:
-                    await terminate(deployment._sandbox)
-                    note(left="no")
+            await through(self._undo(task, deployment, note))
             if isinstance(error, Exception) and not isinstance(error, SandboxError):
                 raise SandboxError(f"no Modal sandbox could be started: {error}", retryable=True) from error
             raise
+
+    async def _undo(self, task: "asyncio.Task[None]", deployment: Any, note: Note) -> None:
+        note(left="maybe")
+        # A sandbox that is being created has no handle yet: cancelling now is what would leak it.
+        await asyncio.wait([task], timeout=CREATE_S)
+        task.cancel()
+        if deployment._sandbox is not None:
+            await terminate(deployment._sandbox)
+        if task.done() or deployment._sandbox is not None:
+            note(left="no")
 
     def _asked(self, module: Any, name: str, spec: SandboxSpec) -> dict[str, Any]:
         given: Any = self._options.get("modal_sandbox_kwargs") or {}

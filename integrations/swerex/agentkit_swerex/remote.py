@@ -35,6 +35,7 @@ class Remote:
     limits: ClassVar[frozenset[str]] = frozenset()
     has_image: ClassVar[bool] = False
     is_ours: ClassVar[bool] = False
+    outlives: ClassVar[bool] = False
     startup_s = 30.0
 
     def __init__(self, options: Mapping[str, object]) -> None:

@@ -20,6 +20,7 @@ from agentkit.sandbox.spawner import Program, StartFailed, as_argv
 from agentkit_swerex.bridge import Bridge
 from agentkit_swerex.launch import Launched
 from agentkit_swerex.rex import Rex
+from agentkit_swerex.through import through
 
 ORPHAN_S = 1800.0
 BOOT_S = 60.0
@@ -163,19 +164,21 @@ class SwerexSandbox:
 
     async def close(self) -> None:
         """As `Lifecycle.close`. The server is never asked to close: it might be busy. Cancellation: shielded."""
-        with anyio.CancelScope(shield=True):
-            async with self._closing:
-                if self._closed:
-                    return
-                self._closed = True
-                self._session.closed = True
-                if not self._is_ours:  # the server stays: its guest must go
-                    with anyio.move_on_after(LEAVE_S):
-                        await self._bridge.leave()
-                await self._bridge.close()
-                await self._session.close()
-                await self._rex.close()
-                await self._after()
+        await through(self._end())
+
+    async def _end(self) -> None:
+        async with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._session.closed = True
+            if not self._is_ours:  # the server stays: its guest must go
+                with anyio.move_on_after(LEAVE_S):
+                    await self._bridge.leave()
+            await self._bridge.close()
+            await self._session.close()
+            await self._rex.close()
+            await self._after()
 
     async def __aenter__(self) -> Self:
         return self

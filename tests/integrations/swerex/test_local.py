@@ -3,7 +3,7 @@
 import pytest
 from agentkit_swerex import SwerexBackend
 
-from agentkit.testing.sandboxes import ConformanceSuite
+from agentkit.testing.sandboxes import ConformanceSuite, LeakSuite
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -16,5 +16,15 @@ def backend(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 class TestConformance(ConformanceSuite):
     loops = ("asyncio",)
-    slack_s = 3.0
-    concurrency = 3
+    concurrency = 6
+
+
+class TestLeaks(LeakSuite):
+    loops = ("asyncio",)
+    max_awaits = 5
+    kills = 1
+    many = 6
+
+    @pytest.fixture
+    def recipe(self) -> str:
+        return "from agentkit_swerex import SwerexBackend\nbackend = SwerexBackend()\n"
