@@ -123,7 +123,7 @@ class EmbeddedSandbox:
         """As `Interactive.terminal`; `TERM` is `linux` unless `env` says otherwise. Closed with the sandbox."""
         self._check()
         program = terminal_program(argv, self._env, self._cwd if cwd is None else self._locate(cwd), env)
-        made = await open_terminal(self._place, program, rows=rows, columns=columns)
+        made = await open_terminal(self._place, program, rows=rows, columns=columns, check=self._check)
         if self._closed:  # meanwhile
             await made.close()
             self._check()

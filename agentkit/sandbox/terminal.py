@@ -11,7 +11,7 @@ import pty
 import select
 import signal
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import anyio
@@ -30,6 +30,7 @@ CHUNK = 4096
 MOST_BYTES = 1 << 20
 """What one `read` takes from a program that never pauses."""
 SEND_S = 5.0
+KILLED = 128 + signal.SIGKILL
 _LARGEST = 500
 
 
@@ -39,7 +40,10 @@ class PtyTerminal:
     `read` returns early from a program that writes without pause, after 1 MiB: what it wrote since then waits.
     """
 
-    def __init__(self, process: Process, near: int, emulator: Emulator, since: int) -> None:
+    def __init__(
+        self, process: Process, near: int, emulator: Emulator, since: int, check: Callable[[], None] | None
+    ) -> None:
+        self._check_sandbox = check
         self._process = process
         self._near = near
         self._emulator = emulator
@@ -76,8 +80,7 @@ class PtyTerminal:
                         await self._take(events=select.EPOLLIN | select.EPOLLOUT)
                     except OSError:
                         break
-            if self._process.lost:
-                raise SandboxDead("the sandbox is gone")
+            self._check_place()
             if left:
                 why = "has ended" if self._over() else f"took no more input for {SEND_S:g} s"
                 raise SandboxError(f"{len(left)} of {len(keys.encode('utf-8', 'surrogateescape'))} bytes could not be "
@@ -100,8 +103,7 @@ class PtyTerminal:
                         taken += await self._take()
                     if quiet.cancelled_caught:
                         break
-            if self._process.lost:
-                raise SandboxDead("the sandbox is gone")
+            self._check_place()
             code = self._process.exit_code if self._over() else None
             return Screen(self._emulator.lines, self._emulator.cursor, code)
 
@@ -128,6 +130,13 @@ class PtyTerminal:
     def _check(self) -> None:
         if self._closed:
             raise SandboxDead("the terminal is closed")
+
+    def _check_place(self) -> None:
+        """A program that ended, or was killed, may have been taken along by its sandbox."""
+        if self._process.lost:
+            raise SandboxDead("the sandbox is gone")
+        if self._process.exit_code == KILLED and self._check_sandbox is not None:
+            self._check_sandbox()
 
     def _over(self) -> bool:
         """Whether the program has ended and all it wrote is on the screen."""
@@ -169,8 +178,9 @@ async def open_terminal(
     *,
     rows: int = 24,
     columns: int = 80,
+    check: Callable[[], None] | None = None,
 ) -> PtyTerminal:
-    """Start `program` on a terminal in `place`; the caller closes it.
+    """Start `program` on a terminal in `place`; the caller closes it. `check` raises where the sandbox is gone.
 
     Raises:
         ConfigError: it would be too small or too large, or the place has no terminals.
@@ -200,7 +210,7 @@ async def open_terminal(
         raise SandboxError(f"cannot run {program.argv[0]!r} in {program.cwd[0]!r} on a terminal: {error}") from error
     finally:
         os.close(far)
-    return PtyTerminal(process, near, emulator, since)
+    return PtyTerminal(process, near, emulator, since, check)
 
 
 def terminal_program(

@@ -9,3 +9,4 @@ from agentkit.tools.function import FunctionTool as FunctionTool
 from agentkit.tools.function import tool as tool
 from agentkit.tools.schema import check_arguments as check_arguments
 from agentkit.tools.threads import stuck_threads as stuck_threads
+from agentkit.tools.terminal_session import terminal as terminal
