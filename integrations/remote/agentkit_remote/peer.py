@@ -75,6 +75,8 @@ class Peer:
         ]
         try:
             await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            if jobs[1].done():  # what was read last may say why nothing can be written any more
+                await asyncio.wait(jobs[:1], timeout=2 * CLOSE_S)
         finally:
             for job in jobs:
                 job.cancel()
@@ -82,8 +84,6 @@ class Peer:
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, ConnectionError | RuntimeError | OSError):
                 raise result
-        if socket.close_code == 1009:  # aiohttp's verdict; whichever job noticed first
-            raise WireError("message larger than the protocol's")
 
     async def _read(self, socket: "Socket") -> None:
         while True:
@@ -91,6 +91,8 @@ class Peer:
             if message.type.name != "BINARY":
                 if message.type.name in ("TEXT", "PING", "PONG"):
                     raise WireError(f"{message.type.name} message: all are binary")
+                if isinstance(message.data, Exception) and getattr(message.data, "code", 0) == 1009:
+                    raise WireError("message larger than the protocol's")
                 return
             self._take(message.data)
 
