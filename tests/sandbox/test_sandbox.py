@@ -8,13 +8,23 @@ import pytest
 from agentkit.errors import ConfigError
 from agentkit.protocols import SandboxBackend, SandboxSpec
 from agentkit.sandbox import BwrapBackend, HostBackend, collect, default_backend
-from agentkit.testing.sandboxes import ConformanceSuite, LeakSuite, Traces
+from agentkit.testing.sandboxes import BoundsSuite, ConformanceSuite, LeakSuite, SecuritySuite, Traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class TestConformance(ConformanceSuite):
     """`backend` comes from conftest: bwrap, then host."""
+
+
+class TestSecurity(SecuritySuite):
+    @pytest.fixture
+    def backend(self, bwrap: BwrapBackend) -> SandboxBackend:
+        return bwrap  # host isolates nothing
+
+
+class TestBounds(BoundsSuite):
+    pass
 
 
 class TestLeaks(LeakSuite):

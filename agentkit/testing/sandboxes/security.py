@@ -1,0 +1,13 @@
+"""What an isolated sandbox keeps apart."""
+
+from agentkit.testing.sandboxes.archives import ArchiveTests
+from agentkit.testing.sandboxes.exhaustion import ExhaustionTests
+from agentkit.testing.sandboxes.intrusion import IntrusionTests
+
+
+class SecuritySuite(IntrusionTests, ArchiveTests, ExhaustionTests):
+    """What programs inside may try, and must not get. Skipped for a back end that does not claim to isolate.
+
+    Programs are tried as they are: with `python3` among `may_lack`, what needs it is left out. Limits are tried where
+    the back end claims to keep them. None of it does harm where the isolation is broken.
+    """
