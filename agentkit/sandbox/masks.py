@@ -7,7 +7,7 @@ FILES = (
     *("latency_stats", "kpagecount", "kpageflags", "kpagecgroup", "sysrq-trigger"),
 )
 """Covered by a device that cannot be opened there: whoever reads one is told that it is not permitted."""
-DIRECTORIES = ("acpi", "asound", "bus", "driver", "fs", "irq", "scsi")
+DIRECTORIES = ("acpi", "asound", "bus", "driver", "fs", "irq", "pressure", "scsi")
 """Covered by an empty directory."""
 
 

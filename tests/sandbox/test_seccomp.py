@@ -93,8 +93,12 @@ def test_the_filter_is_the_list(machine: str, number: int, arguments: tuple[int,
     assert said == verdict(RULES, machine, arch, number, arguments)
 
 
+def rule(number: int, code: int, when: list[When]) -> Rule:
+    return Rule(f"n{number}", number, number, code, tuple(when))
+
+
 RULE = st.builds(
-    lambda number, code, when: Rule(f"n{number}", number, number, code, tuple(when)),
+    rule,
     st.integers(0, 6),
     st.sampled_from([errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT]),
     st.lists(
