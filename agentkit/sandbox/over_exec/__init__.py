@@ -3,3 +3,4 @@
 from agentkit.sandbox.over_exec.session import ExecChannel as ExecChannel
 from agentkit.sandbox.over_exec.session import ExecSession as ExecSession
 from agentkit.sandbox.over_exec.sandbox import ExecSandbox as ExecSandbox
+from agentkit.sandbox.over_exec.pace import Pace as Pace

@@ -1,1 +1,3 @@
 """Sandboxes in Modal's cloud."""
+
+from agentkit_modal.backend import ModalBackend as ModalBackend
