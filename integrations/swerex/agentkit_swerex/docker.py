@@ -21,6 +21,7 @@ from agentkit_swerex.through import through
 
 CLI_S = 60.0
 KEPT_BYTES = 4096
+RETRIES = 5
 
 
 class Loopback(int):
@@ -235,9 +236,17 @@ async def remove_container(command: str, container: str) -> None:
     Cancellation: it may still be there.
     """
     now = ("-t", "0") if command.endswith("podman") else ()
-    code, said = await cli(command, "rm", "-f", *now, container)
-    if code and "no such container" not in said.lower() and "no container with" not in said.lower():
-        raise SandboxError(f"container {container} could not be removed: {said[-500:]}", retryable=True)
+    said = ""
+    for attempt in range(RETRIES):
+        await anyio.sleep(0.2 * attempt)
+        code, said = await cli(command, "rm", "-f", *now, container)
+        if code == 0:
+            return
+        # A container that has just been killed removes itself: both may be at it, and one then fails.
+        code, seen = await cli(command, "container", "inspect", container)
+        if code and "no such" in seen.lower():
+            return
+    raise SandboxError(f"container {container} could not be removed: {said[-500:]}", retryable=True)
 
 
 def _free_port() -> int:

@@ -21,6 +21,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def registry(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A registry of the test's own."""
+    path = tmp_path_factory.mktemp("registry")
+    monkeypatch.setenv("AGENTKIT_STATE", str(path))
+    return path
+
+
 @pytest.fixture(scope="session")
 def rig() -> str:
     """The image of the container tests; podman itself is tried."""

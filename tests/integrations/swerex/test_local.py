@@ -9,8 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
-def backend(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> SwerexBackend:
-    monkeypatch.setenv("AGENTKIT_STATE", str(tmp_path_factory.mktemp("state")))
+def backend() -> SwerexBackend:
     return SwerexBackend()
 
 
