@@ -100,7 +100,7 @@ class SandboxServer:
         application = web.Application(client_max_size=1024)
         application.router.add_get("/v1/connect", self._connect)
         application.router.add_delete("/v1/sessions/{session}", self._remove)
-        runner: AppRunner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner: AppRunner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         self._runner = runner
         try:
             await runner.setup()
