@@ -8,6 +8,7 @@ from anyio import to_thread
 from attrs import frozen
 
 from agentkit.errors import AgentkitError, ConfigError
+from agentkit.sandbox.cgroups import reap_cgroups
 from agentkit.sandbox.config import backend_class
 from agentkit.sandbox.leaks import reap
 from agentkit.sandbox.registry import Entry, Registry
@@ -18,7 +19,10 @@ REMOVE_S = 60.0
 
 @frozen(kw_only=True)
 class Collected:
-    """What was removed, and what could not be: `failed` are (what, why) pairs, and stay registered."""
+    """What was removed, and what could not be: `failed` are (what, why) pairs, and stay registered.
+
+    `directories` are temporary ones and control groups.
+    """
 
     directories: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
@@ -38,6 +42,7 @@ async def collect(
     """
     book = registry or Registry()
     local = await to_thread.run_sync(reap, directory) if types is None else None
+    groups = await to_thread.run_sync(reap_cgroups) if types is None else ()
     due = [entry for entry in await to_thread.run_sync(book.due) if types is None or entry.type in types]
     removed: list[str] = []
     failed: list[tuple[str, str]] = []
@@ -57,7 +62,7 @@ async def collect(
         for entry in due:
             group.start_soon(one, entry)
     return Collected(
-        directories=local.directories if local else (),
+        directories=(*(local.directories if local else ()), *groups),
         pids=local.pids if local else (),
         removed=tuple(sorted(removed)),
         failed=tuple(sorted(failed)),

@@ -4,12 +4,13 @@ An owner is boot id + pid + start time of the process: unlike a pid alone it is 
 processes carry it, from before they exist, so that a later start can tell the living's from the dead's.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attrs import frozen
@@ -87,20 +88,68 @@ def reap(directory: Path | None = None) -> Reaped:
 
 
 def _kill_orphans() -> list[int]:
-    killed: list[int] = []
+    """Kill what bears the mark of a dead owner, and all below it, marked or not.
+
+    All of it is stopped first. A spawner that is busy ending what is below it would otherwise be killed half-way, and
+    what it had yet to find, a `setsid` with an empty environment say, would be nobody's any more.
+    """
+    held: dict[int, int] = {}  # pid -> a descriptor of that very process: a pid alone may be another's by now
+    try:
+        while True:
+            fresh = 0
+            for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]:
+                if pid not in held and _is_left(pid, held):
+                    fresh += _hold(pid, held)
+            if not fresh:
+                break
+        for descriptor in held.values():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        for descriptor in held.values():
+            os.close(descriptor)
+    return list(held)
+
+
+def _hold(pid: int, held: dict[int, int]) -> bool:
+    """Stop a process, if it still is one of those to kill, and keep hold of it."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if _is_left(pid, held):
+            signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+            held[pid] = descriptor
+            return True
+    except OSError:
+        pass
+    os.close(descriptor)
+    return False
+
+
+def _is_left(pid: int, held: Mapping[int, int]) -> bool:
+    """Whether a live process bears a dead owner's mark, or is a child of one that is held and not a living owner's."""
+    if _start_time(pid) is None or pid == os.getpid():
+        return False
+    mark = _mark(pid)
+    return is_dead(mark) if mark is not None else _parent(pid) in held
+
+
+def _mark(pid: int) -> str | None:
     key = f"{MARKER}=".encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            environment = Path(f"/proc/{entry}/environ").read_bytes()
-        except OSError:
-            continue
-        for pair in environment.split(b"\0"):
-            if pair.startswith(key) and is_dead(pair[len(key) :].decode("ascii", "replace")):
-                try:
-                    os.kill(int(entry), signal.SIGKILL)
-                    killed.append(int(entry))
-                except OSError:
-                    pass
-    return killed
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None
+    for pair in environment.split(b"\0"):
+        if pair.startswith(key):
+            return pair[len(key) :].decode("ascii", "replace")
+    return None
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None

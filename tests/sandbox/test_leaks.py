@@ -1,5 +1,7 @@
+import contextlib
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,29 @@ def test_only_processes_of_the_dead_are_killed(tmp_path: Path) -> None:
         finally:
             living.kill()
             dead.kill()
+
+
+@pytest.mark.slow
+def test_what_hid_below_the_dead_goes_along_and_the_livings_stays(tmp_path: Path) -> None:
+    hidden, theirs = tmp_path / "hidden", tmp_path / "theirs"
+    script = (
+        f"env -i setsid sh -c 'echo $$ > {hidden}; sleep 60; :' & "
+        f"env {MARKER}={owner()}-7 sh -c 'echo $$ > {theirs}; exec sleep 60' & wait"
+    )
+    dead = subprocess.Popen(["sh", "-c", script], env=os.environ | {MARKER: f"{_dead_owner()}-0"})
+    pids: list[int] = []
+    try:
+        for file in (hidden, theirs):
+            until = time.monotonic() + 20
+            while not (file.exists() and file.read_text().endswith("\n")) and time.monotonic() < until:
+                time.sleep(0.01)  # processes
+            pids.append(int(file.read_text()))
+        killed = reap(tmp_path / "empty").pids
+        assert {dead.pid, pids[0]} <= set(killed)
+        assert pids[1] not in killed
+        assert dead.wait(5) == -9
+        os.kill(pids[1], 0)
+    finally:
+        for pid in (dead.pid, *pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
