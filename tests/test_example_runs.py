@@ -183,7 +183,7 @@ def test_the_python_twin_runs_as_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rollouts"), [("run", 12), ("sandboxed", 4)])
+@pytest.mark.parametrize(("name", "rollouts"), [("run", 12), ("sandboxed", 4), ("prepared", 4)])
 def test_the_command_line_of_a_configuration_works(name: str, rollouts: int, tmp_path: Path) -> None:
     done = command("-m", "agentkit", "run", f"examples/run/{name}.yaml", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr

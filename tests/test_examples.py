@@ -72,10 +72,16 @@ async def test_own_reward(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem == "sandboxes")) for path in SHOWN]
+    "path",
+    [pytest.param(each, id=each.stem, marks=[pytest.mark.slow] * each.stem.startswith("sandbox")) for each in SHOWN],
 )
 async def test_what_pages_show_is_true(path: Path) -> None:
     await load(path).main()
+
+
+@pytest.mark.slow
+async def test_frozen_lake(run: Run) -> None:
+    assert await run("frozen_lake") == output("frozen_lake")
 
 
 async def test_own_loop(run: Run) -> None:

@@ -28,6 +28,8 @@ _NAMED = {
     "pageup": "\x1b[5~",
     "pagedown": "\x1b[6~",
 }
+_PAUSE_S = 0.1
+_LINES = re.compile("[^\r]*\r|[^\r]+")
 _KEY = re.compile(r"<(?:C-(?P<control>[a-zA-Z@\[\\\]^_])|(?P<name>[A-Za-z]+))>")
 
 
@@ -107,10 +109,17 @@ def terminal(
 
 
 async def _typed(here: Terminal, keys: str, settle_s: float, limit_s: float) -> Screen:
-    """The screen after `keys`; that of a program which has ended meanwhile as it left it."""
+    """The screen after `keys`; that of a program which has ended meanwhile as it left it.
+
+    They are typed line by line, with a pause after each as long as time allows: what one line starts would find the
+    next one typed before it had set up the terminal.
+    """
+    hurry = anyio.current_time() + limit_s / 2
     try:
-        if keys:
-            await here.send(keys)
+        for line in _LINES.findall(keys):
+            await here.send(line)
+            if line.endswith("\r") and line != keys and anyio.current_time() < hurry:
+                await here.read(settle_s=_PAUSE_S, timeout_s=4 * _PAUSE_S)
     except SandboxDead:
         raise
     except SandboxError:

@@ -79,6 +79,8 @@ async def test_a_shell_a_prompt_and_the_end() -> None:
         assert shown.metadata["exit_code"] == 4
         shown = await press(tool, env, "echo fresh$X<Enter>")
         assert "fresh\n" in shown.content
+        shown = await press(tool, env, "cat > notes<Enter>two<Enter>lines<Enter><C-d>wc -l notes<Enter>")
+        assert "2 notes" in shown.content, "each line is typed when the one before has begun"
         await press(tool, env, "sleep 0.8; exit 5<Enter>", timeout_s=0.4)
         await anyio.sleep(1.5)
         shown = await press(tool, env, "lost<Enter>")
