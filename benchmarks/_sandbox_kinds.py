@@ -4,11 +4,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from attrs import field, frozen
 
 from agentkit.protocols import SandboxBackend, SandboxSpec
-from agentkit.sandbox import BwrapBackend, HostBackend
+from agentkit.sandbox import BwrapBackend, HostBackend, WarmPool
+from agentkit.sandbox.containers import PodmanBackend
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @frozen
@@ -26,9 +32,7 @@ class Kind:
     """Waited for after each start, a warm pool needs time to fill."""
 
 
-def _opened(
-    make: Callable[[], BwrapBackend | HostBackend],
-) -> Callable[[], AbstractAsyncContextManager[SandboxBackend]]:
+def _opened(make: Callable[[], Any]) -> Callable[[], AbstractAsyncContextManager[SandboxBackend]]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[SandboxBackend]:
         async with make() as backend:
@@ -41,11 +45,58 @@ def _bwrap() -> Kind:
     return Kind("bwrap", _opened(BwrapBackend), BwrapBackend().available)
 
 
+def _overlay() -> Kind:
+    def make() -> BwrapBackend:
+        return BwrapBackend(overlay=True)
+
+    return Kind("overlay", _opened(make), make().available)
+
+
+def _warm() -> Kind:
+    spec = SandboxSpec()
+
+    def make() -> WarmPool:
+        return WarmPool(BwrapBackend(), spec, size=8)
+
+    return Kind("warm", _opened(make), BwrapBackend().available, spec, most_alive=0, between_s=0.15)
+
+
 def _host() -> Kind:
     return Kind("host", _opened(HostBackend), lambda: None)
 
 
-_MAKERS: dict[str, Callable[[], Kind]] = {"bwrap": _bwrap, "host": _host}
+@cache
+def rig() -> tuple[str, Path]:
+    """A podman that works here, and the name of an image made offline (some minutes, the first time)."""
+    done = subprocess.run(
+        [ROOT / "tests/sandbox/rig/image.sh"], capture_output=True, text=True, check=True, timeout=900
+    )
+    return done.stdout.split()[0], ROOT / "scripts/podman-here.sh"
+
+
+def _podman() -> Kind:
+    image, command = rig()
+
+    def make() -> PodmanBackend:
+        return PodmanBackend(command=str(command), image=image)
+
+    return Kind("podman", _opened(make), make().available, most_alive=50, starts=15, commands=300)
+
+
+def _swerex() -> Kind:
+    from agentkit_swerex import SwerexBackend
+
+    return Kind("swerex", _opened(SwerexBackend), SwerexBackend().available, SandboxSpec(network="host"), 50, 10, 300)
+
+
+_MAKERS: dict[str, Callable[[], Kind]] = {
+    "bwrap": _bwrap,
+    "overlay": _overlay,
+    "warm": _warm,
+    "host": _host,
+    "podman": _podman,
+    "swerex": _swerex,
+}
 KINDS = tuple(_MAKERS)
 
 

@@ -37,4 +37,27 @@ async def _local() -> dict[str, list[float]]:
     return await _measure(LocalDeployment)
 
 
-PEERS: dict[str, Callable[[], Awaitable[dict[str, list[float]]]]] = {"SWE-ReX 1.4.0 local": _local}
+async def _docker() -> dict[str, list[float]]:
+    import os
+    import tempfile
+
+    from _sandbox_kinds import rig
+    from swerex.deployment.docker import DockerDeployment
+
+    image, podman = rig()
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(podman, f"{folder}/podman")  # SWE-ReX asks for it by this name
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{folder}:{before}"
+        try:
+            return await _measure(
+                lambda: DockerDeployment(image=image, container_runtime="podman", pull="never", startup_timeout=60)
+            )
+        finally:
+            os.environ["PATH"] = before
+
+
+PEERS: dict[str, Callable[[], Awaitable[dict[str, list[float]]]]] = {
+    "SWE-ReX 1.4.0 local": _local,
+    "SWE-ReX 1.4.0 Docker (podman)": _docker,
+}
