@@ -148,8 +148,6 @@ def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
     for fd, target in zip(high, body["targets"], strict=True):
         os.dup2(fd, target)
     if body.get("terminal"):
-        if body.get("uid") is not None:
-            os.fchown(0, body["uid"], -1)  # programs open it again by its name
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     confine.forbid_core_dumps()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -209,6 +207,8 @@ def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> in
                 become(body, fds, spawner)
             else:
                 confine.offer_to_oom()
+                if body.get("terminal") and body.get("owner") is not None:
+                    os.fchown(fds[body["targets"].index(0)], body["owner"], -1)  # programs open it again by its name
                 enter(target)
                 body["stage"] = "exec"  # no process more where its limit is reached: what a shell would say of it
                 inside = os.fork()

@@ -7,6 +7,7 @@ directory that no sandbox needs, so that neither a path nor a mount of the machi
 the end of its files:
 
     /sys/l0, l1, ...   directories of the machine, read-only, their owners shifted where that was asked for
+    /sys/r0, r1, ...   what of the machine is shown as it is
     /sys/u0, u1, ...   what is written, one directory for each place inside
     /sys/w0, w1, ...   work directories of overlays
     /sys/m0, m1, ...   overlays: some l's below, the u of the same number above
@@ -30,7 +31,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_SLAVE = 1, 2, 4, 1 << 14, 1 << 19
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442  # the same on every architecture
-AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000, 1, 0o2000000, 4
+AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_MOUNT_F_EMPTY_PATH = 1, 0o2000000, 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -93,10 +95,11 @@ def become_root_of_a_namespace() -> None:
             file.write(text)
 
 
-def attach(path: str, target: str, users: int | None) -> None:
-    """Show the directory `path` at `target`, read-only, with the owners that the user namespace `users` says."""
-    what = f"{path!r} cannot be a layer"
-    tree = check(LIBC.syscall(SYS_OPEN_TREE, AT_FDCWD, path.encode(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), what)
+def attach(path: str, target: str, users: int | None, *, recursive: bool = False) -> None:
+    """Show `path` at `target`, read-only, with the owners that the user namespace `users` says."""
+    what = f"{path!r} cannot be mounted"
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
+    tree = check(LIBC.syscall(SYS_OPEN_TREE, AT_FDCWD, path.encode(), flags), what)
     try:
         attributes = Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
         if users is not None:
@@ -115,10 +118,10 @@ def prepare(plan: dict[str, Any]) -> None:
 
     Keys: `ordinary` (whether it needs a user namespace to make mounts at all), `users` (whether, started by root, it is
     0 of a user namespace from then on: whatever of a root file system runs as 0 must not be the machine's root),
-    `owner` (of what is made), `size`, `inodes`, `layers` ([path, null or [id on disk, id here, how many]]), `places`
-    ({layers: numbers, topmost first, mode or null}), and what a place must have from the start: `make` ([place, path,
-    mode]), `write` ([place, path, text or null, path to copy]), `link` ([place, path, target]). Paths in a place follow
-    no symlink.
+    `owner` (of what is made), `size`, `inodes`, `layers` ([path, null or [id on disk, id here, how many]]), `shared`
+    (paths to show as they are), `places` ({layers: numbers, topmost first, mode or null}), and what a place must have
+    from the start: `make` ([place, path, mode]), `write` ([place, path, text or null, path to copy]), `link` ([place,
+    path, target]). Paths in a place follow no symlink.
     """
     if plan["ordinary"]:
         become_root_of_a_namespace()
@@ -136,6 +139,12 @@ def prepare(plan: dict[str, Any]) -> None:
         if ids is not None and tuple(ids) not in maps:
             maps[tuple(ids)] = user_namespace(*ids)
         attach(path, f"l{number}", None if ids is None else maps[tuple(ids)])
+    for number, path in enumerate(plan["shared"]):
+        if os.path.isdir(path):
+            os.mkdir(f"r{number}")
+        else:
+            os.close(os.open(f"r{number}", os.O_CREAT | os.O_WRONLY, 0o600))
+        attach(path, f"r{number}", None, recursive=True)
     for number, place in enumerate(plan["places"]):
         os.mkdir(f"u{number}", 0o755 if place["mode"] is None else place["mode"])
         os.chown(f"u{number}", owner, owner)

@@ -34,8 +34,8 @@ def bwrap_arguments(
         words += [*layout.words, "--perms", "0644", "--ro-bind-data", str(users_fd), "/etc/passwd"]
         if not sys.base_prefix.startswith("/usr"):
             words += ["--ro-bind", sys.base_prefix, sys.base_prefix]
-    for outside, inside in spec.read_only:
-        words += ["--ro-bind", outside, inside]
+    for number, (outside, inside) in enumerate(spec.read_only):  # a root of its own is made by nobody: paths are closed
+        words += ["--ro-bind", f"{SCRATCH}/r{number}" if rooted else outside, inside]
     words += ["--remount-ro", "/dev"]  # memory without a limit, as is the root that bwrap makes
     if not rooted:
         words += ["--remount-ro", "/"]

@@ -311,7 +311,7 @@ class BwrapBackend:
             processes = spec.limits.processes or self._max_processes
             options: dict[str, object] = {"drop": True}
             if root:
-                options |= {"uid": 0 if rooted else uid, "max_processes": processes}
+                options |= {"uid": 0 if rooted else uid, "owner": layout.plan["owner"], "max_processes": processes}
             elif counts_processes():  # in the namespace, where bwrap's own count too
                 options["max_processes"] = processes + OWN_PROCESSES
             if rooted:

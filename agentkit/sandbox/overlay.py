@@ -156,6 +156,7 @@ def lay_out(spec: SandboxSpec, *, overlay: bool, owner: Owner, size: int, layers
         "inodes": max(size // 4096, 4096),
         "layers": wire,
         "places": plans,
+        "shared": [outside for outside, _ in spec.read_only] if rooted else [],
         "make": [(root, path, mode) for path, mode in make],
         "write": [(root, path, text, source) for path, text, source in write],
         "link": [(root, path, target) for path, target in link],
