@@ -351,11 +351,7 @@ class Guest:
             os.rmdir(self.directory)
         if self.options["own"]:
             with contextlib.suppress(OSError):
-                os.kill(self.options["server"], signal.SIGINT)
-                for _ in range(20):
-                    time.sleep(0.1)  # no event loop here
-                    os.kill(self.options["server"], 0)
-                os.kill(-1, signal.SIGKILL)  # it does not end: all that this container has
+                end_server(self.options["server"])
         os._exit(0)
 
 
@@ -365,6 +361,21 @@ def _text(data: bytes) -> str:
 
 def _waiting(fd: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0])
+
+
+def end_server(pid: int) -> None:
+    """End the server, and with it the container: politely, since its shell takes any failure for a missing server."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        shell = int(file.read().rpartition(b")")[2].split()[1])
+    with open(f"/proc/{shell}/cmdline", "rb") as file:
+        starts_another = b"swerex-remote" in file.read()
+    os.kill(pid, signal.SIGINT)
+    for _ in range(20):
+        time.sleep(0.1)  # no event loop here
+        os.kill(pid, 0)
+    if starts_another:
+        os.kill(shell, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
 
 def main() -> None:

@@ -35,11 +35,12 @@ SAYING_S = 0.003
 PACE_S = 0.02
 """The pause after a full answer: decoding them takes the event loop, which others need as well."""
 ENOUGH = 1 << 18
-_ASK = (
-    'kill -0 "$3" 2>/dev/null || exit 9\n'
-    'printf "\\n%s\\n" "$2" > "$1/in" || exit 9\n'
-    'exec cat "$1/out.$4"'
-)  # fmt: skip
+_ASK = """
+kill -0 "$3" 2>/dev/null || exit 9
+printf '\\n%s\\n' "$2" > "$1/in" || exit 9
+[ -p "$1/out.$4" ] || exit 9
+exec cat "$1/out.$4"
+"""
 
 
 class Bridge(LocalPlace):

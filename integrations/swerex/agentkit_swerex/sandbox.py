@@ -28,7 +28,7 @@ LEAVE_S = 5.0
 _BOOT = """
 python=$(readlink "/proc/$PPID/exe" 2>/dev/null)
 [ -x "$python" ] || python=$(command -v python3) || { echo 'no python can be found in it'; exit 127; }
-exec "$python" -I -S "$1/_guest.py" "$2"
+exec "$python" -I -S -B "$1/_guest.py" "$2"
 """
 
 
