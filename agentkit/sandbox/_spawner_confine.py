@@ -72,16 +72,18 @@ def filter_calls(program: bytes) -> None:
 
 def make_groups(groups: Groups) -> None:
     """Make the groups of a sandbox, or none of them."""
+    made: list[Mapping[str, Any]] = []
     try:
         for group in groups:
             os.mkdir(group["path"], 0o755)
+            made.append(group)
             for name, value in group["set"]:
                 path = f"{group['path']}/{name.removeprefix('?')}"
                 if not name.startswith("?") or os.path.exists(path):
                     with open(path, "w") as file:
                         file.write(value)
     except OSError:
-        remove_groups(groups)
+        remove_groups(made)
         raise
 
 

@@ -339,6 +339,7 @@ class Spawner:
         channel = socket.socket(fileno=fds[1])
         channel.setblocking(False)
         confined = body.setdefault("confine", {})
+        made: confine.Groups = ()
         holder = body.get("enter")
         try:
             if body["op"] == "nest":
@@ -353,10 +354,10 @@ class Spawner:
                 kind = "holder" if body["op"] == "hold" else "program"
                 if kind == "holder":
                     confine.make_groups(confined.get("groups", ()))
+                    made = confined.get("groups", ())
                 pid = fork_program(body, fds[2:], target)
         except (RuntimeError, OSError) as error:
-            if body["op"] == "hold":
-                self.leave(confined.get("groups", ()))
+            self.leave(made)
             stage, number, text = error.args if isinstance(error, RuntimeError) else ("fork", error.errno, str(error))
             self.tell(channel, {"error": text, "stage": stage, "errno": number})
             channel.close()

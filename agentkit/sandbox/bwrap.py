@@ -70,6 +70,9 @@ def programs_env() -> dict[str, str]:
     }
 
 
+_NUMBERS = count()  # of this process, whichever of its back ends starts a sandbox: names are not to meet
+
+
 class BwrapSandbox(EmbeddedSandbox):
     """A sandbox whose files can be kept and multiplied."""
 
@@ -118,7 +121,6 @@ class BwrapBackend:
         self._max_processes = max_processes
         self._memory = memory_bytes
         self._starts = Starts(max_starts)
-        self._numbers = count()
         self._uids = Uids()
         self._filter = filter_program()
         self._hierarchies: tuple[Hierarchy, ...] | None = None
@@ -194,7 +196,7 @@ class BwrapBackend:
         if snapshot is not None and spec.rootfs is None and snapshot.rootfs is not None:
             spec = attrs.evolve(spec, rootfs=snapshot.rootfs)
         async with self._starts.here():
-            name = f"{owner()}-{next(self._numbers)}"
+            name = f"{owner()}-{next(_NUMBERS)}"
             spawner = hold_spawner()
             try:
                 return await self._start(name, spec, spawner)
@@ -287,7 +289,7 @@ class BwrapBackend:
             await spawner.release()
 
         async def keep() -> BwrapSnapshot:
-            directory = self._directory / f"agentkit-{name}-s{next(self._numbers)}"
+            directory = self._directory / f"agentkit-{name}-s{next(_NUMBERS)}"
             insides = tuple(source.inside for source in layout.sources)
             top = Layer(directory, insides, layout.plan["owner"], overlay.IDS if rooted else 1)
             top.hold()

@@ -1,6 +1,7 @@
 """Where control groups are made, what is written into them, and that they bind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -292,3 +293,48 @@ async def test_what_cannot_be_kept_is_refused(bwrap: BwrapBackend, monkeypatch: 
         await BwrapBackend().start(SandboxSpec(limits=Limits(memory_bytes=64 * MB)))
     with pytest.raises(ConfigError, match=r"limits\.cpus cannot be kept"):
         await BwrapBackend().start(SandboxSpec(limits=Limits(cpus=1)))
+
+
+@pytest.mark.slow
+async def test_back_ends_of_one_process_do_not_meet(limited: BwrapBackend) -> None:
+    spec = SandboxSpec(limits=Limits(processes=20))
+    async with await limited.start(spec), await BwrapBackend().start(spec):
+        assert len({path.name for path in ours()}) == 2
+
+
+HOST = """
+import anyio, sys
+from agentkit.protocols import SandboxSpec
+from agentkit.protocols.sandbox_spec import Limits
+from agentkit.sandbox import BwrapBackend
+
+async def main():
+    sandbox = await BwrapBackend().start(SandboxSpec(limits=Limits(processes=20, memory_bytes=2**27)))
+    await sandbox.run("sleep 60 &")
+    print(sandbox.name, sandbox._place.spawner.pid, flush=True)
+    await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spawner_too", [False, True], ids=["host-killed", "spawner-killed-too"])
+def test_groups_of_a_killed_host_go(limited: BwrapBackend, spawner_too: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        name, spawner = host.stdout.readline().split()
+        groups = [one.directory / f"{PREFIX}{name}" for one in find_hierarchies()]
+        groups = [group for group in groups if group.exists()]
+        assert groups
+        if spawner_too:
+            os.kill(int(spawner), signal.SIGSTOP)  # so that it cannot tidy up between the two kills
+        host.kill()
+        if spawner_too:
+            os.kill(int(spawner), signal.SIGKILL)
+    deadline = time.monotonic() + 8.0
+    while any(group.exists() for group in groups) and time.monotonic() < deadline:
+        if spawner_too:
+            reap_cgroups()
+        time.sleep(0.02)
+    assert not any(group.exists() for group in groups)
