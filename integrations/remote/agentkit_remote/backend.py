@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import anyio
 from anyio.lowlevel import RunVar
 
 from agentkit.errors import ConfigError, MissingExtraError, SandboxError
@@ -101,8 +100,8 @@ class RemoteBackend:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._release(self._kept.pop())
+        link = self._kept.pop()
+        await link.surely(self._release(link))
 
     async def start(self, spec: SandboxSpec, /) -> RemoteSandbox:
         """A started sandbox.
@@ -123,8 +122,7 @@ class RemoteBackend:
             asked = {"spec": spec_to_json(spec), "snapshot": _snapshot_of(spec, link)}
             return await self._make(link, "start", spec, asked)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._release(link)
+            await link.surely(self._release(link))
             raise
 
     async def _meet(self, link: Link) -> None:

@@ -10,11 +10,11 @@ import random
 import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from attrs import define, frozen
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession, ClientWebSocketResponse
 
 LOG = logging.getLogger("agentkit.sandbox.remote")
+T = TypeVar("T")
 HELLO_S = 10.0
 LONGEST_WAIT_S = 2.0
 CANCEL_S = 2.0
@@ -107,6 +108,7 @@ class Link:
         self._last = 0
         self._connected = asyncio.Event()
         self._over = asyncio.Event()
+        self._jobs: set[asyncio.Future[Any]] = set()
         self._task = asyncio.create_task(self._run(), name="sandboxes of another machine")
 
     # Requests
@@ -185,6 +187,18 @@ class Link:
         Cancellation: the answer is waited for still, by who cancels.
         """
         return await asyncio.shield(call.answer)
+
+    async def surely(self, job: Coroutine[Any, Any, T]) -> T:
+        """The result of `job`, which comes to its end whatever happens to the caller.
+
+        Cancellation: shielded; where it is native, as by `task.cancel()`, the job goes on without the caller.
+        """
+        task = asyncio.ensure_future(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+        with anyio.CancelScope(shield=True):
+            await asyncio.shield(task)
+        return task.result()
 
     async def give(self, call: Call, body: bytes) -> None:
         """Send the bytes of a request and say that these were all.

@@ -36,8 +36,7 @@ class RemoteSandbox:
         """What the server's back end calls it."""
         self._link = link
         self._number = number
-        self._release = release
-        self._closing = anyio.Lock()
+        self._closing = _Closing(release)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -137,13 +136,8 @@ class RemoteSandbox:
         Cancellation: shielded; at most about 10 s. Where the server cannot be reached it hears of it later, or closes
         the sandbox by itself.
         """
-        with anyio.CancelScope(shield=True):
-            async with self._closing:
-                if self._closed:
-                    return
-                self._closed = True
-                await let_go(self._link, self._number, self.name)
-                await self._release()
+        self._closed = True
+        await self._link.surely(self._closing.close(self._link, self._number, self.name))
 
     async def __aenter__(self) -> Self:
         return self
@@ -158,7 +152,7 @@ class RemoteTerminal:
     def __init__(self, link: Link, number: int) -> None:
         self._link = link
         self._number = number
-        self._closed = False
+        self._closing = _Closing(None)
 
     async def send(self, keys: str, /) -> None:
         """As `Terminal.send`."""
@@ -176,9 +170,7 @@ class RemoteTerminal:
 
     async def close(self) -> None:
         """As `Terminal.close`. Cancellation: shielded; at most about 10 s."""
-        if not self._closed:
-            self._closed = True
-            await let_go(self._link, self._number, "a terminal")
+        await self._link.surely(self._closing.close(self._link, self._number, "a terminal"))
 
 
 class RemoteSnapshot:
@@ -188,8 +180,7 @@ class RemoteSnapshot:
         self.link = link
         self.number = number
         self._name = about.text("name", "")[:200]
-        self._release = release
-        self._closed = False
+        self._closing = _Closing(release)
 
     @property
     def name(self) -> str:
@@ -198,14 +189,28 @@ class RemoteSnapshot:
 
     async def close(self) -> None:
         """As `Snapshot.close`. Cancellation: shielded; at most about 10 s."""
-        if not self._closed:
-            self._closed = True
-            await let_go(self.link, self.number, self.name)
-            with anyio.CancelScope(shield=True):
-                await self._release()
+        await self.link.surely(self._closing.close(self.link, self.number, self.name))
 
 
-async def let_go(link: Link, number: int, name: str) -> None:
+class _Closing:
+    """The end of something on the server, done once, however often it is asked for."""
+
+    def __init__(self, release: Callable[[], Awaitable[None]] | None) -> None:
+        self._release = release
+        self._lock = anyio.Lock()
+        self._is_done = False
+
+    async def close(self, link: Link, number: int, name: str) -> None:
+        """Have the server close what request `number` made, then release our hold on the connection."""
+        async with self._lock:
+            if not self._is_done:
+                await _let_go(link, number, name)
+                self._is_done = True
+                if self._release is not None:
+                    await self._release()
+
+
+async def _let_go(link: Link, number: int, name: str) -> None:
     """Have the server close what request `number` made. Shielded, and not for longer than `CLOSE_S`."""
     if link.fault is not None:
         return  # so is it

@@ -1,6 +1,7 @@
 import logging
 from pathlib import Path
 
+import anyio
 import pytest
 from agentkit_remote import RemoteBackend, SandboxServer, ServerPolicy
 from agentkit_remote.auth import Tokens, is_loopback, read_tokens, token_of
@@ -147,3 +148,17 @@ def test_a_server_may_keep_its_network_to_itself() -> None:
 def test_a_policy_that_cannot_be_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         ServerPolicy(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_what_it_cannot_run_on_is_said() -> None:
+    async def start() -> None:
+        await RemoteBackend("http://127.0.0.1:9", token=ONE).start(SandboxSpec())
+
+    async def listen() -> None:
+        async with SandboxServer(HostBackend(), tokens=[ONE]):
+            pass
+
+    for use in (start, listen):
+        with pytest.raises(ConfigError, match="asyncio"):
+            anyio.run(use, backend="trio")
