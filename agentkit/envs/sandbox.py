@@ -21,13 +21,15 @@ LOG = logging.getLogger("agentkit.envs")
 
 T = TypeVar("T")
 Setup: TypeAlias = Callable[[Sandbox, Task], Awaitable[Sequence[Message] | None]]
+SpecFor: TypeAlias = Callable[[SandboxSpec, Task], SandboxSpec]
 
 
 class SandboxEnv:
     """One sandbox for one rollout. Satisfies Env, and Shell, Files, Transfer and Interactive for tools that need them.
 
     `backend` and `spec`, or `sandbox`, say what is started; without either the isolated default is used. Share one
-    back end between rollouts to bound how many sandboxes start at a time. `env` is added to the spec's variables.
+    back end between rollouts to bound how many sandboxes start at a time. `env` is added to the spec's variables, and
+    `spec_for` makes the spec of a task from that of all tasks: an image of its own, say.
 
     A fresh sandbox is prepared with `tools`, `uploads`, `files` and `commands` (see `Preparation`), in this order;
     then `setup` does what the task asks for, and may return the messages that open the conversation.
@@ -45,6 +47,7 @@ class SandboxEnv:
         spec: SandboxSpec | None = None,
         *,
         sandbox: SandboxConfig | None = None,
+        spec_for: SpecFor | None = None,
         setup: Setup | None = None,
         commands: Sequence[str] = (),
         files: Mapping[str, str | bytes] | None = None,
@@ -66,6 +69,7 @@ class SandboxEnv:
         self._backend = backend if sandbox is None else sandbox.backend
         given = spec or SandboxSpec() if sandbox is None else sandbox.spec
         self._spec = attrs.evolve(given, env={**given.env, **(env or {})})
+        self._spec_for = spec_for
         self._setup = setup
         self._preparation = Preparation(commands=commands, files=files or {}, uploads=uploads or {}, tools=tools)
         self._starts = starts
@@ -105,6 +109,8 @@ class SandboxEnv:
         lifetime_s = env_lifetime_s()
         self._until = None if lifetime_s is None else anyio.current_time() + lifetime_s
         self._task = task
+        if self._spec_for is not None:
+            self._spec = self._spec_for(self._spec, task)
         if self._backend is None:
             self._backend = default_backend()
         self._sandbox = await start_sandbox(self._backend, self._lasting(), self._starts)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from agentkit.envs import SandboxEnv
@@ -101,6 +102,19 @@ async def test_tools_find_a_place_where_home_cannot_be_written_to(tmp_path: Path
         await env.start(Task("t"))
         assert (await env.run("'tool with space'")).text == "works\n"
         assert (await env.exec(["tool with space"])).text == "works\n"
+    finally:
+        await env.close()
+
+
+@pytest.mark.slow
+async def test_a_task_has_a_spec_of_its_own() -> None:
+    def spec_for(spec: SandboxSpec, task: Task) -> SandboxSpec:
+        return attrs.evolve(spec, cwd=f"/{task.id}", env={**spec.env, "TASK": task.id})
+
+    env = SandboxEnv(backend_here(), SandboxSpec(env={"A": "1"}), env={"B": "2"}, spec_for=spec_for)
+    try:
+        await env.start(Task("one"))
+        assert (await env.run("basename $PWD; echo $TASK$A$B")).text == "one\none12\n"
     finally:
         await env.close()
 

@@ -179,10 +179,13 @@ async def test_a_sandbox_without_a_lifetime_gets_what_the_rollout_has() -> None:
     assert first is not None
     assert second is not None
     assert 600 < second < first <= 600 + 100 + 2 * 5
-    own = SandboxEnv(backend, SandboxSpec(lifetime_s=7))
-    await own.start(Task("t"))
-    await own.close()
-    assert backend.specs[-1].lifetime_s == 7
+
+
+async def test_the_specs_own_lifetime_stands_within_a_rollout() -> None:
+    backend = Counting()
+    agent = Agent(ScriptedModel(["Done."]), env=lambda: SandboxEnv(backend, SandboxSpec(lifetime_s=70)))
+    await agent.run("Go.")
+    assert [spec.lifetime_s for spec in backend.specs] == [70]
 
 
 async def test_after_the_last_restart_the_rollout_ends_as_env_dead() -> None:

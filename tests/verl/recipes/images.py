@@ -10,13 +10,10 @@ from agentkit.sandbox import BwrapBackend
 
 
 class Images:
-    """A `SandboxBackend` for one image: each folder in it is copied to `/its/name`, with `_` for `/`.
+    """A `SandboxBackend` of images: each folder in one is copied to `/its/name`, with `_` for `/`.
 
     What it brings of Python packages are those of the tests.
     """
-
-    def __init__(self, image: str) -> None:
-        self._image = Path(image)
 
     async def start(self, spec: SandboxSpec, /) -> Sandbox:
         packages = sysconfig.get_path("purelib")
@@ -26,9 +23,9 @@ class Images:
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        sandbox = await BwrapBackend().start(attrs.evolve(spec, env=env, read_only=((packages, packages),)))
+        sandbox = await BwrapBackend().start(attrs.evolve(spec, image=None, env=env, read_only=((packages, packages),)))
         try:
-            for folder in sorted(self._image.iterdir()):
+            for folder in sorted(Path(spec.image or "/nowhere").iterdir()):
                 await sandbox.upload(folder, f"/{folder.name.replace('_', '/')}")
         except BaseException:
             await sandbox.close()

@@ -21,9 +21,12 @@ from recipes.swe.test_log import STATUSES, agree, dotted, results_of
 import agentkit as ak
 from agentkit.errors import ConfigError, SandboxError
 from agentkit.models import ScriptedModel
-from agentkit.sandbox import BwrapBackend
+from agentkit.protocols import SandboxSpec
+from agentkit.sandbox import BwrapBackend, HostBackend, SandboxConfig
 from agentkit.tools import execute_bash, submit
 from tests.verl.recipes.images import Images
+
+IMAGES = SandboxConfig("images", Images(), SandboxSpec())
 
 BROKEN = 'def cents(text):\n    return int(float(text.removesuffix(" EUR")) * 100 + 0.5)\n'
 MENDED = BROKEN.replace("text.removesuffix", 'text.replace(",", ".").removesuffix')
@@ -214,7 +217,7 @@ async def played(task: ak.Task, *commands: str, timeout_s: float = 60.0) -> ak.T
     model = ScriptedModel([f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls])
     agent = ak.Agent(
         model,
-        env=lambda: RepoEnv(Images),
+        env=lambda: RepoEnv(IMAGES),
         tools=[execute_bash, submit],
         reward=resolved(timeout_s=timeout_s),
         outcomes=ak.OutcomePolicy(retries=0),
@@ -321,13 +324,18 @@ async def test_an_image_that_does_not_fit_its_task_is_no_failure_of_the_policy(t
 
 @has_sandbox
 async def test_what_the_image_lacks_is_told(task: ak.Task):
-    env = RepoEnv(Images)
+    env = RepoEnv(IMAGES)
     broken = attrs.evolve(task, data={**task.data, "base_commit": "0" * 40})
     try:
         with pytest.raises(SandboxError, match=r"git checkout -q --force 0+' ended with"):
             await env.start(broken)
     finally:
         await env.close()
+
+
+def test_sandboxes_that_start_no_images_are_refused():
+    with pytest.raises(ConfigError, match="sandboxes that start images, found 'host'"):
+        RepoEnv(SandboxConfig("host", HostBackend(), SandboxSpec()))
 
 
 def test_data_of_the_wrong_kind_is_told():

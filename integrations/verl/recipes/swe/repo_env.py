@@ -1,7 +1,6 @@
 """An env that is a repository in the container image of its task, its tests out of sight until they are wanted.
 
-agentkit starts no containers: `sandboxes` makes the `SandboxBackend` of an image, and is yours to supply. What this
-module asks of the sandbox is a shell, git and tar.
+Any back end that starts images will do; what this module asks of an image is a shell, git and tar.
 
 The data of a task:
     image         the container image
@@ -18,15 +17,14 @@ The data of a task:
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentkit.envs import SandboxEnv
 from agentkit.errors import ConfigError, SandboxError
-from agentkit.protocols import ExecResult, Message, OutputCap, Sandbox, SandboxBackend, SandboxSpec, Task
-
-Sandboxes: TypeAlias = Callable[[str], SandboxBackend]
+from agentkit.protocols import Capable, ExecResult, Message, OutputCap, Sandbox, SandboxSpec, Task
+from agentkit.sandbox import SandboxConfig, StartPolicy
 
 _PACK: Final = "/tmp/hidden-tests.tar"  # noqa: S108  # a path in the sandbox
 _PATCH: Final = "/tmp/tests.patch"  # noqa: S108
@@ -97,12 +95,22 @@ _KINDS: Mapping[str, type] = {
 
 
 class RepoEnv:
-    """One sandbox in the image of its task. Satisfies Env, and Shell and Files for the tools that need them."""
+    """One sandbox in the image of its task. Satisfies Env, and Shell and Files for the tools that need them.
 
-    def __init__(self, sandboxes: Sandboxes, *, forget_history: bool = True) -> None:
-        self._sandboxes = sandboxes
+    `sandbox` says what starts it, and what all tasks have in common; a start is tried again as `starts` says.
+    """
+
+    def __init__(
+        self,
+        sandbox: SandboxConfig,
+        *,
+        starts: StartPolicy = StartPolicy(),  # noqa: B008  # frozen
+        forget_history: bool = True,
+    ) -> None:
+        if isinstance(sandbox.backend, Capable) and not sandbox.backend.capabilities.image:
+            raise ConfigError(f"sandbox.type must be of sandboxes that start images, found {sandbox.type!r}")
         self._forget_history = forget_history
-        self._env: SandboxEnv | None = None
+        self._env = SandboxEnv(sandbox=sandbox, spec_for=_spec_for, setup=self._set_up, starts=starts)
         self._packed = b""
         self._base = ""
 
@@ -114,30 +122,11 @@ class RepoEnv:
             SandboxError: the image has no such repository, or its tests could not be put in place as it stands.
         Cancellation: `close` removes what there is.
         """
-        repo = RepoTask.of(task)
-
-        async def set_up(sandbox: Sandbox, _: Task) -> None:
-            await self._checked(sandbox, repo, 'git config --global --add safe.directory "$PWD"')
-            if repo.base_commit:
-                await self._checked(sandbox, repo, f"git checkout -q --force {shlex.quote(repo.base_commit)}")
-            self._base = (await self._checked(sandbox, repo, "git rev-parse HEAD")).text.strip()
-            if self._forget_history:
-                await self._checked(sandbox, repo, _FORGET)
-            if repo.hidden:
-                self._packed = await self._taken_out(sandbox, repo)
-            if repo.test_patch:
-                await sandbox.write(_PATCH, repo.test_patch.encode())
-                await self._checked(sandbox, repo, f"git apply --check {_PATCH} && rm {_PATCH}")
-
-        spec = SandboxSpec(cwd=repo.directory, env=dict(repo.env))
-        self._env = SandboxEnv(self._sandboxes(repo.image), spec, setup=set_up)
         return await self._env.start(task)
 
     async def close(self) -> None:
         """Close the sandbox. Cancellation: as `SandboxEnv.close`."""
-        env, self._env = self._env, None
-        if env is not None:
-            await env.close()
+        await self._env.close()
 
     async def test(self, task: Task, *, timeout_s: float) -> ExecResult | None:
         """How the tests ended, put in place and run in a process of their own; None where there was no place for them.
@@ -200,7 +189,21 @@ class RepoEnv:
 
     @property
     def _sandbox(self) -> Sandbox:
-        return (self._env or SandboxEnv()).sandbox  # one that was never started says so
+        return self._env.sandbox
+
+    async def _set_up(self, sandbox: Sandbox, task: Task) -> None:
+        repo = RepoTask.of(task)
+        await self._checked(sandbox, repo, 'git config --global --add safe.directory "$PWD"')
+        if repo.base_commit:
+            await self._checked(sandbox, repo, f"git checkout -q --force {shlex.quote(repo.base_commit)}")
+        self._base = (await self._checked(sandbox, repo, "git rev-parse HEAD")).text.strip()
+        if self._forget_history:
+            await self._checked(sandbox, repo, _FORGET)
+        if repo.hidden:
+            self._packed = await self._taken_out(sandbox, repo)
+        if repo.test_patch:
+            await sandbox.write(_PATCH, repo.test_patch.encode())
+            await self._checked(sandbox, repo, f"git apply --check {_PATCH} && rm {_PATCH}")
 
     async def _taken_out(self, sandbox: Sandbox, repo: RepoTask) -> bytes:
         relative = [path.lstrip("/") for path in repo.hidden]
@@ -225,3 +228,8 @@ class RepoEnv:
 
 def _words(paths: Sequence[str]) -> str:
     return " ".join(map(shlex.quote, paths))
+
+
+def _spec_for(spec: SandboxSpec, task: Task) -> SandboxSpec:
+    repo = RepoTask.of(task)
+    return evolve(spec, image=repo.image, cwd=repo.directory, env={**spec.env, **repo.env})

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # GRPO on R2E-Gym: issues of Python repositories, one container image a task. SWE_SANDBOXES is what starts containers.
-# SWE_SANDBOXES=package.module:Name MODEL=... DATA=... ./run_r2e_gym.sh [hydra overrides]
+# SWE_SANDBOXES=podman MODEL=... DATA=... ./run_r2e_gym.sh [hydra overrides]
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$here/swe.sh"

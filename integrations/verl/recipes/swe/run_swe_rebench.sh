@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # GRPO on SWE-rebench: issues of many Python repositories, one container image a task. SWE_SANDBOXES starts containers.
-# SWE_SANDBOXES=package.module:Name MODEL=... DATA=... ./run_swe_rebench.sh [hydra overrides]
+# SWE_SANDBOXES=podman MODEL=... DATA=... ./run_swe_rebench.sh [hydra overrides]
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 source "$here/swe.sh"

@@ -1,5 +1,5 @@
 # What both SWE recipes have in common; sourced before train.sh.
-export SWE_SANDBOXES="${SWE_SANDBOXES:?SWE_SANDBOXES must name what makes the SandboxBackend of an image, as package.module:Name}"
+export SWE_SANDBOXES="${SWE_SANDBOXES:?SWE_SANDBOXES must name a type of sandboxes that start images: podman, docker, modal, or package.module:Class}"
 : "${BATCH:=32}" "${GROUP:=8}" "${PROMPT_TOKENS:=8192}" "${RESPONSE_TOKENS:=57344}" "${TP:=2}" "${WORKERS:=16}"
 
 # Rollouts take minutes, some of them many: the trainer does not wait for the last.
