@@ -64,7 +64,8 @@ class SandboxEnv:
             )
         if sandbox is not None and (backend is not None or spec is not None):
             raise ConfigError("sandbox says what backend and spec say: give the one or the others")
-        if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        count: object = restarts
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ConfigError(f"restarts must be a whole number >= 0, found {restarts!r}")
         self._backend = backend if sandbox is None else sandbox.backend
         given = spec or SandboxSpec() if sandbox is None else sandbox.spec

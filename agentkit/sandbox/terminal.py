@@ -189,7 +189,8 @@ async def open_terminal(
         SandboxDead: the sandbox is gone.
     Cancellation: nothing is left running.
     """
-    for name, value in (("rows", rows), ("columns", columns)):
+    sizes: tuple[tuple[str, object], ...] = (("rows", rows), ("columns", columns))
+    for name, value in sizes:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
             raise ConfigError(f"{name} must be a whole number from 1 to {_LARGEST}, found {value!r}")
     if not place.takes_descriptors:
