@@ -23,7 +23,8 @@ T = TypeVar("T")
 class ExecSandbox:
     """A started sandbox, as `Sandbox` has it, reached through `channel`.
 
-    `poll` says whether the sandbox still runs: None, or why it does not; `end` ends it and is called once, shielded.
+    `poll` says whether the sandbox still runs: None, or why it does not; `end` ends it, and is called, shielded, until
+    it has returned once.
     `isolated` is what the back end vouches for. `open` must have been awaited before anything else is.
     """
 
@@ -48,6 +49,7 @@ class ExecSandbox:
         self._session = ExecSession(channel, spec.cwd, dict(spec.env), marker)
         self._closing = anyio.Lock()
         self._closed = False
+        self._ended = False
 
     async def open(self) -> None:
         """Start the shell, so that a sandbox that cannot run commands fails at its start.
@@ -134,11 +136,11 @@ class ExecSandbox:
         """As `Lifecycle.close`. Cancellation: shielded; how long it takes is the back end's to bound."""
         with anyio.CancelScope(shield=True):
             async with self._closing:
-                if self._closed:
-                    return
                 self._closed = True
                 self._session.closed = True
-                await self._end()
+                if not self._ended:
+                    await self._end()
+                    self._ended = True  # only now: cut short by a native cancel, the next close does it
 
     async def __aenter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ SCRIPT = r"""
 set -m
 exec 2>/dev/null
 umask 077
-IFS= read -r _ak_n
+IFS= read -t 60 -r _ak_n || exit
 eval "$(head -c "$_ak_n")"
 _ak_answer() {
   printf '%s %s %s %s %s\n' "$_ak_mark" "$1" "${2:-0}" "${3:-0}" "${4:--1}"

@@ -1,14 +1,15 @@
 """Sandboxes in Modal's cloud, through Modal's own client.
 
-Each one is named, and its name is in the registry, before it is asked for: whatever happens then, to the call or to this
-process, it can be found and terminated by that name. It carries tags with its owner and its deadline, and Modal ends it
-at its lifetime by itself. Commands run over `agentkit.sandbox.over_exec`.
+Each one is named, and its name is in the registry, before it is asked for: whatever happens then, to the call or to
+this process, it can be found and terminated by that name. It carries tags with its owner and its deadline, and Modal
+ends it at its lifetime by itself. Commands run over `agentkit.sandbox.over_exec`.
 
 The client finds its credentials itself (`MODAL_TOKEN_ID` and `MODAL_TOKEN_SECRET`, or ~/.modal.toml); none passes
 through here, and nothing of the caller's environment goes to the sandbox.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import math
@@ -152,12 +153,13 @@ class ModalBackend:
         try:
             sandbox = await self._ask(spec, app, image, entry, lifetime_s)
             entry = self._registry.update(entry, id=sandbox.object_id)
+            channel = ModalChannel(sandbox)
             started = ExecSandbox(
                 name,
                 spec,
-                ModalChannel(sandbox),
+                channel,
                 poll=lambda: _state(sandbox),
-                end=lambda: self._end(entry, sandbox),
+                end=lambda: self._end(entry, channel),
             )
             await started.open()
         except BaseException as error:
@@ -208,13 +210,14 @@ class ModalBackend:
                 return
         LOG.error("sandbox %s could not be terminated (%s); it stays registered and ends by itself", entry.name, why)
 
-    async def _end(self, entry: Entry, sandbox: Any) -> None:
+    async def _end(self, entry: Entry, channel: ModalChannel) -> None:
         why: object = f"not within {END_S:.0f} s"
         with anyio.move_on_after(END_S):
             try:
                 with told(f"terminate the sandbox {entry.name}"):
-                    await _terminate(sandbox)
+                    await _terminate(channel.sandbox)
                 self._registry.forget(entry)
+                await channel.settle()
                 return
             except (SandboxError, ConfigError) as error:
                 why = error
@@ -289,8 +292,6 @@ async def _find(entry: Entry) -> Any:
 
 async def _terminate(sandbox: Any) -> None:
     exception = modal_module().exception
-    try:
+    with contextlib.suppress(exception.NotFoundError, exception.ConflictError):  # it has ended
         await sandbox.terminate.aio()
-    except (exception.NotFoundError, exception.ConflictError):
-        pass  # it has ended
     await sandbox.detach.aio()

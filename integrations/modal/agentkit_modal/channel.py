@@ -1,15 +1,17 @@
 """Programs in a Modal sandbox, as the one call that `agentkit.sandbox.over_exec` needs."""
 
+import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import anyio
-from attrs import frozen
+from attrs import field, frozen
 
 from agentkit_modal.faults import modal_module, told
 
+SETTLE_S = 5.0
 SEND_BYTES = 524_288
 """Input is gathered to this much before it is sent: most commands then cost one call for it."""
 
@@ -19,6 +21,7 @@ class ModalChannel:
     """Runs programs in `sandbox`, a `modal.Sandbox`."""
 
     sandbox: Any
+    _left: "set[asyncio.Task[None]]" = field(factory=set, init=False)
 
     async def exec(
         self,
@@ -36,18 +39,33 @@ class ModalChannel:
             process = await self.sandbox.exec.aio(
                 *argv, stdout=streams.PIPE, stderr=streams.DEVNULL, timeout=limit, text=False
             )
-        failed: BaseException | None = None
+        reader = asyncio.create_task(self._read(process.stdout, on_output))
         async with anyio.create_task_group() as group:
             group.start_soon(_feed, process.stdin, stdin)
             try:
-                with told("read the output of a program in the sandbox", inside=True):
-                    async for piece in process.stdout:
-                        on_output(piece)
-            except Exception as error:  # raised below, not in a group
-                failed = error
-            group.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
+                await asyncio.wait([reader])
+            finally:
+                self._leave(reader)
+                group.cancel_scope.cancel()
+        reader.result()
+
+    async def settle(self) -> None:
+        """Wait, at most `SETTLE_S` seconds, until nothing reads from the sandbox any more; for after its end."""
+        if self._left:
+            await asyncio.wait(self._left, timeout=SETTLE_S)
+
+    async def _read(self, stream: Any, on_output: Callable[[bytes], None]) -> None:
+        with told("read the output of a program in the sandbox", inside=True):
+            async for piece in stream:
+                if asyncio.current_task() not in self._left:
+                    on_output(piece)
+
+    def _leave(self, reader: "asyncio.Task[None]") -> None:
+        """Let go of a reader. It must not be cancelled, which the client's streams do not take: it ends as the
+        program does, and what it still reads goes nowhere."""
+        if not reader.done():
+            self._left.add(reader)
+            reader.add_done_callback(lambda done: (self._left.discard(done), done.cancelled() or done.exception()))
 
 
 async def _feed(writer: Any, stdin: Iterable[bytes]) -> None:

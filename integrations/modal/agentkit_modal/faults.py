@@ -35,7 +35,7 @@ def told(what: str, *, inside: bool = False) -> Iterator[None]:
         raise
     except (exception.AuthError, exception.PermissionDeniedError) as error:
         raise ConfigError(
-            f"Modal refused to {what}: {_text(error)}; check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or `modal token set`"
+            f"Modal refused to {what}: {_text(error)}; check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
         ) from error
     except (OSError, TimeoutError) as error:
         raise SandboxError(f"could not {what}: {_text(error)}", retryable=True) from error

@@ -95,7 +95,7 @@ class _Server(Server):
         for protocol in getattr(self, "protocols", []):
             transport = getattr(getattr(protocol, "connection", None), "_transport", None)
             if transport is not None:  # not closed by the client
-                transport.close()
+                transport.abort()
 
 
 class FakeModal:
@@ -159,11 +159,12 @@ class FakeModal:
         if box.status == RESULT.GENERIC_STATUS_UNSPECIFIED:
             box.status = status
             await box.inner.close()
+            for program in box.execs.values():
+                program.eof.set()
             await asyncio.gather(*box.tasks, return_exceptions=True)
             for program in box.execs.values():
                 if program.exit_code is None:
                     program.exit_code = 137
-                program.eof.set()
                 program.wake()
 
     def check(self, holds: object, what: str) -> None:
@@ -251,6 +252,9 @@ def control_plane(fake: FakeModal) -> Any:
     async def named(request: Any) -> Any:
         return fake.named(request)
 
+    async def named_before(request: Any) -> Any:
+        raise GRPCError(Status.NOT_FOUND, f"no sandbox of the first kind {request.sandbox_name!r}")
+
     async def wait(request: Any) -> Any:
         return api_pb2.SandboxWaitResponse(result=fake.result(fake.box(request.sandbox_id)))
 
@@ -278,6 +282,7 @@ def control_plane(fake: FakeModal) -> Any:
         "ImageGetOrCreate": image,
         "SandboxCreateV2": create,
         "SandboxGetFromNameV2": named,
+        "SandboxGetFromName": named_before,
         "SandboxWaitV2": wait,
         "SandboxTerminateV2": terminate,
         "SandboxGetTaskIdV2": task,
@@ -294,7 +299,7 @@ def control_plane(fake: FakeModal) -> Any:
             known = (metadata.get("x-modal-token-id"), metadata.get("x-modal-token-secret")) == (TOKEN_ID, TOKEN_SECRET)
             if not known:
                 raise GRPCError(Status.UNAUTHENTICATED, "no such token")
-            if name.startswith("Sandbox"):
+            if name.startswith("Sandbox") and name != "SandboxGetFromName":
                 fake.check(metadata.get("x-modal-auth-token") == fake.auth, f"{name} has no auth token")
             await stream.send_message(await fake.call(name, lambda: works[name](request)))
 

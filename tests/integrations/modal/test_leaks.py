@@ -31,7 +31,7 @@ class TestLeaks(LeakSuite):
 
     @pytest.fixture
     def leftovers(self, cloud: FakeModal, mark: str, state: object) -> Leftovers:
-        """Sandboxes of the cloud, entries, and processes anywhere with the mark; what the cloud itself runs is not ours."""
+        """Sandboxes of the cloud, entries, and processes with the mark; what the cloud itself runs is not ours."""
         marked = f"sleep\0{mark}".encode()
 
         def left() -> list[str]:
