@@ -22,7 +22,8 @@ from attrs import field, frozen
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = (
-    ".", "integrations/hf", "integrations/openai", "integrations/verl", "integrations/vllm", "tests/mutants",
+    ".", "integrations/hf", "integrations/modal", "integrations/openai", "integrations/remote", "integrations/swerex",
+    "integrations/vefaas", "integrations/verl", "integrations/vllm", "tests/mutants",
 )  # fmt: skip
 LEFT_OUT_ANYWHERE = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
 LEFT_OUT_ON_TOP = shutil.ignore_patterns(".git", ".venv*", "dist", "build", "runs")
