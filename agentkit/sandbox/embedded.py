@@ -11,6 +11,7 @@ import anyio
 from agentkit.errors import SandboxDead
 from agentkit.protocols.sandbox import ExecResult, OutputCap
 from agentkit.protocols.sandbox_spec import SandboxSpec
+from agentkit.sandbox.completion import complete
 from agentkit.sandbox.execution import execute
 from agentkit.sandbox.files import SandboxFiles
 from agentkit.sandbox.shell import ShellSession
@@ -54,6 +55,7 @@ class EmbeddedSandbox:
         self._terminals: list[PtyTerminal] = []
         self._closing = anyio.Lock()
         self._closed = False
+        self._gone = False
 
     def _check(self) -> None:
         if self._closed:
@@ -135,19 +137,25 @@ class EmbeddedSandbox:
         return not self._closed and not self._keeper.poll()
 
     async def close(self) -> None:
-        """As `Lifecycle.close`. Cancellation: shielded; takes at most about 5 s and logs what did not end in time."""
-        with anyio.CancelScope(shield=True):
-            async with self._closing:
-                if self._closed:
-                    return
-                self._closed = True
-                self._session.closed = True
-                await end(self._keeper, self.name)
-                for terminal in self._terminals:
-                    await terminal.close()
-                await self._session.close()
-                self._keeper.close()
-                await self._after()
+        """As `Lifecycle.close`.
+
+        Cancellation: raised when it is done; takes at most about 5 s, and says in the log what did not end in time.
+        """
+        self._closed = True
+        self._session.closed = True
+        await complete(self._close)
+
+    async def _close(self) -> None:
+        async with self._closing:
+            if self._gone:
+                return
+            self._gone = True
+            await end(self._keeper, self.name)
+            for terminal in self._terminals:
+                await terminal.close()
+            await self._session.close()
+            self._keeper.close()
+            await self._after()
 
     async def __aenter__(self) -> Self:
         return self

@@ -58,6 +58,8 @@ class ShellSession:
     _pump: Pump | None = None
     _ended_ticks: int = -1
     _exports: Kept | None = None
+    _carried: bytes = b""
+    """What the last shell exported, until the next one has taken it over."""
     _lock: anyio.Lock = field(factory=lambda: anyio.Lock(fast_acquire=True))
 
     async def start(self) -> None:
@@ -97,6 +99,9 @@ class ShellSession:
         with anyio.move_on_after(KILL_S, shield=True):
             async with self._lock:
                 self._drop()
+        self._let_go_of_exports()
+
+    def _let_go_of_exports(self) -> None:
         if self._exports is not None:
             self._exports.close()
             self._exports = None
@@ -107,6 +112,15 @@ class ShellSession:
             self._pump = None
 
     async def _start(self) -> None:
+        try:
+            await self._start_one()
+        except BaseException:
+            self._drop()
+            self._let_go_of_exports()
+            raise
+        self._carried = b""
+
+    async def _start_one(self) -> None:
         state = self._state or ShellState(self.directory)
         exports = await self._take_exports()
         env = {} if exports else self.env  # a fresh shell takes over exactly what was exported, no more
@@ -131,17 +145,14 @@ class ShellSession:
         self._pump = Pump(process, output=output, status=status, stdin=stdin)
         result = await self._command(prelude(state, exports), START_S, OutputCap(4096, 0))
         if result.died or result.timed_out:
-            self._drop()
             raise SandboxDead(f"a fresh shell did not answer: {result.text.strip()!r}")
 
     async def _take_exports(self) -> bytes:
         """What the last shell exported. The next one gets a fresh file, which an old one cannot write to."""
-        exports = b""
         if self._exports is not None:
-            exports = await self._exports.read()
-            self._exports.close()
-            self._exports = None
-        return exports
+            self._carried = await self._exports.read()
+            self._let_go_of_exports()
+        return self._carried
 
     async def _command(self, text: bytes, timeout_s: float | None, cap: OutputCap) -> ExecResult:
         pump = self._pump

@@ -94,7 +94,7 @@ class ApptainerBackend:
         """
         self.capabilities.check(spec, self.name)
         if not spec.cwd.startswith("/") or spec.cwd == "/":
-            raise ConfigError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
+            raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
         image = spec.rootfs or spec.image or self._image
         if not image or image.startswith("-"):
             raise ConfigError(f"apptainer sandboxes need the name of an image, found {image!r}: set image")

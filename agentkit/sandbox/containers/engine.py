@@ -110,7 +110,7 @@ class Engine:
         """
         self.capabilities.check(spec, self.name)
         if not spec.cwd.startswith("/") or spec.cwd == "/":
-            raise ConfigError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
+            raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
         words = self._what(spec)
         if not self._collected:
             self._collected = True

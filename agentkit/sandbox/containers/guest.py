@@ -111,6 +111,7 @@ class Guest:
     def __attrs_post_init__(self) -> None:
         self.control = self.shared.fifo("control", writes=True)
         try:
+            os.close(self.shared.fifo("answers", writes=True))  # between processes of the guest
             self.life = self.shared.fifo("life", writes=False)
         except BaseException:
             os.close(self.control)
@@ -122,7 +123,7 @@ class Guest:
             answer = found(bytes(self._said))
             if answer is not None:
                 write_only(self.control)
-                for name in ("control", "life"):
+                for name in ("control", "life", "answers"):
                     self.shared.forget(name)
                 return answer
             await anyio.wait_readable(self.life)

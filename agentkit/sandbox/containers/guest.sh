@@ -7,7 +7,7 @@
 # The end of "control" is the end of its owner, however that came: the guest leaves, and the kernel ends the rest.
 
 dir=$1
-exec 200<"$dir/control" 201>"$dir/life" || exit 1
+exec 200<"$dir/control" 201>"$dir/life" 203<>"$dir/answers" || exit 1
 exec </dev/null >/dev/null 2>&1
 trap '' HUP INT QUIT USR1 USR2 TERM
 set -m  # else what is forked in the background ignores SIGINT for good
@@ -20,7 +20,11 @@ for place in /dev/shm /tmp /var/tmp "$3"; do
   if [[ -d $place && -w $place ]]; then keep=$place; break; fi
 done
 # The image's own environment is what it gave this process.
-{ while IFS= read -r -d '' pair; do printf '%s\0' "$pair"; done; } </proc/self/environ >&201
+while IFS= read -r -d '' pair; do
+  printf '%s\0' "$pair" >&201
+  export -n "${pair%%=*}"  # programs get what they are given, no more
+done </proc/self/environ
+export -n PWD OLDPWD SHLVL
 printf '\0keep %s\0ready\n' "$keep" >&201
 
 shopt -s nullglob
@@ -85,9 +89,19 @@ signal() {  # id pid signal since itself
     (( ${#found[@]} )) || break
     (( $3 == 0 )) || kill -"$3" -- "${found[@]}"
   done
-  { printf 'signalled %s\n' "$first" 1<>"$dir/s-$1"; } 200<&- 201>&- &  # not here: a full FIFO must not hold the guest
-  note $!
+  [[ -n ${jobs[$clerk]-} ]] && started "$clerk" || hire
+  printf '%s %s\n' "$1" "$first" >&203
 }
+
+# Answers are written by a process of its own: a FIFO that somebody has filled must not hold the guest. It is there
+# before it is needed, for where processes have used up their number none can be started.
+answer() {
+  local id count
+  while read -r -u 203 id count; do
+    [[ -p $dir/s-$id ]] && printf 'signalled %s\n' "$count" 1<>"$dir/s-$id"
+  done
+}
+hire() { answer 200<&- 201>&- & clerk=$!; note $!; }
 
 launch() {  # id, in a process of its own: starts the program in a process group and reports on it
   local file=$dir/r-$1
@@ -102,6 +116,13 @@ launch() {  # id, in a process of its own: starts the program in a process group
 }
 
 begun() { printf 'pid %s\n' "$BASHPID" >&202; exec 202>&-; }  # what requests call: all is open, next comes the program
+become() {  # argv
+  case $1 in
+    */*) [[ -e $1 ]] ;;
+    *) type -P -- "$1" >/dev/null ;;
+  esac || { printf '%s: No such file or directory\n' "$1" >&2; exit 127; }
+  exec -- "$@"
+}
 failed() { printf 'error %s\n' "$*" >&202; exit 126; }
 inside() {  # directories: go to the first that is one
   local place
@@ -109,6 +130,7 @@ inside() {  # directories: go to the first that is one
   failed cwd "$place"
 }
 
+hire
 while true; do
   if (( $2 )); then
     (( SECONDS < $2 )) || break
@@ -117,7 +139,7 @@ while true; do
     read -r -u 200 what id rest || break
   fi
   case $what in
-    s) launch "$id" 200<&- 201>&- & note $! && ids[$id]=$! ;;
+    s) launch "$id" 200<&- 201>&- 203>&- & note $! && ids[$id]=$! ;;
     k) signal "$id" $rest ;;
     c) [[ -z ${ids[$id]-} ]] || signal "$id" "${ids[$id]}" 9 -1 1 ;;
   esac

@@ -79,7 +79,7 @@ class Opening:
         env = environment(found.env, spec.env)
         place = GuestPlace(self.guest, found.keep)
         session = ShellSession(place, spec.cwd, env)
-        await session.start()
+        await session.start()  # leaves nothing where it fails
         return EmbeddedSandbox(
             name,
             spec,

@@ -5,7 +5,10 @@ A request file sets the scene for one program, in a process of the guest's own, 
     inside '/work' '/'                               the first directory that there is
     exec 0<"$dir/f-3" 1>"$dir/f-4" 2>&1              its descriptors
     begun                                            the host hears its pid; the guest's own descriptors are closed
-    exec env -i -- 'A=b' 'python3' '-c' '...'
+    export A='b'
+    become 'python3' '-c' '...'
+
+The environment is not on a command line, not even of an `env` for a moment: others could read it there.
 
 Reports are lines `pid N`, `error STAGE WHERE`, `signalled N`, `exit N`. They come from inside of the container, so
 nothing in them is believed beyond its form.
@@ -23,6 +26,18 @@ from agentkit.sandbox.spawner import Program
 GUEST = Path(__file__).with_name("guest.sh")
 _READY = b"\0ready\n"
 _LINE_BYTES = 8192
+_READ_ONLY = (
+    "UID",
+    "EUID",
+    "PPID",
+    "BASHOPTS",
+    "SHELLOPTS",
+    "BASH_VERSINFO",
+    "BASHPID",
+    "GROUPS",
+    "FUNCNAME",
+    "DIRSTACK",
+)
 
 
 @frozen
@@ -50,9 +65,14 @@ def request(program: Program, redirections: Mapping[int, Redirection]) -> bytes:
     words = [f"{target}{at.word}" for target, at in sorted(redirections.items()) if not at.kept]
     words += [f"{target}<>/dev/null" for target in (0, 1, 2) if target not in redirections]
     argv = list(program.argv)
-    if "=" in argv[0]:  # env would take it for a variable
-        argv = ["bash", "-p", "-c", 'exec -- "$0" "$@"', *argv]
-    pairs = [f"{name}={value}" for name, value in program.env.items()]
+    odd = {name: value for name, value in program.env.items() if not _is_settable(name)}
+    if odd:  # what bash cannot set
+        argv = ["env", "--", *(f"{name}={value}" for name, value in odd.items()), *argv]
+    exports = [
+        b"export " + encode(name) + b"=" + quote(encode(value))
+        for name, value in program.env.items()
+        if name not in odd
+    ]
     lines = [
         b"inside " + b" ".join(quote(encode(place)) for place in program.cwd),
         f"exec {' '.join(words)} || failed open".encode(),
@@ -62,10 +82,17 @@ def request(program: Program, redirections: Mapping[int, Redirection]) -> bytes:
             if at.kept
         ),
         b"begun",
-        b"exec env -i -- " + b" ".join(quote(encode(word)) for word in (*pairs, *argv)),
+        b"{ :",
+        *exports,
+        b"} 2>/dev/null",  # what bash thinks of a locale is none of the program's output
+        b"become " + b" ".join(quote(encode(word)) for word in argv),
         b"exit 126",
     ]
     return b"\n".join(lines) + b"\n"
+
+
+def _is_settable(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in _READ_ONLY
 
 
 @frozen
