@@ -197,6 +197,15 @@ async def test_while_a_command_runs_others_do(tmp_path: Any) -> None:
 
 
 @pytest.mark.slow
+async def test_a_flood_that_is_cancelled_keeps_what_was_exported() -> None:
+    async with await SwerexBackend().start(SandboxSpec()) as sandbox:
+        await sandbox.run("cd /usr; export KEPT=1")
+        with anyio.move_on_after(0.3):
+            await sandbox.run("yes")
+        assert (await sandbox.run("pwd; echo $KEPT")).text == "/usr\n1\n"
+
+
+@pytest.mark.slow
 async def test_the_token_is_on_no_command_line(tmp_path: Any) -> None:
     async with await SwerexBackend().start(SandboxSpec()) as sandbox:
         token = sandbox._launched.address.token

@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import pytest
 from agentkit_swerex import SwerexBackend
+from agentkit_swerex.docker import DockerServer
+from agentkit_swerex.launch import Address
 
 from agentkit.errors import ConfigError, SandboxDead, SandboxError
 from agentkit.protocols import SandboxSpec
@@ -145,6 +147,19 @@ async def test_a_container_ends_at_its_lifetime_without_us(backend: SwerexBacken
         assert not await sandbox.alive()
     finally:
         await sandbox.close()
+
+
+async def test_what_a_server_logs_is_read(tmp_path: Path) -> None:
+    """SWE-ReX leaves it in the pipe, which is full after some thousand requests; then the server waits for good."""
+    script = "yes | head -c 1000000; head -c 300000 /dev/zero | tr '\\0' e >&2; echo the-token; exit 3"
+    client = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    server = DockerServer("podman", "some-container", Address("http://127.0.0.1:1", "the-token"), client)
+    with anyio.fail_after(30):
+        while (why := await server.ended()) is None:
+            await anyio.sleep(0.02)
+    assert "exit code 3" in why
+    assert "the-token" not in why
+    await server._let_go()
 
 
 async def test_starts_that_cannot_be(podman: dict[str, Any], backend: SwerexBackend) -> None:
