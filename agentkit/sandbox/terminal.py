@@ -113,13 +113,13 @@ class PtyTerminal:
             return
         self._closed = True
         self._process.kill(signal.SIGKILL, since=self._since)
-        with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(KILL_S):
-                await self._process.gone()
+        with anyio.move_on_after(KILL_S, shield=True):
+            await self._process.gone()
             async with self._lock:  # who waits for the program hears of its end
-                self._poll.close()
-                os.close(self._near)
-                self._process.close()
+                pass
+        self._poll.close()
+        os.close(self._near)
+        self._process.close()
 
     async def __aenter__(self) -> Self:
         return self

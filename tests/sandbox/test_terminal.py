@@ -161,13 +161,26 @@ async def test_a_flood_waits_and_is_stopped(sandbox: EmbeddedSandbox) -> None:
     await terminal.close()
 
 
+async def test_one_read_takes_no_more_of_a_flood_than_it_may(
+    sandbox: EmbeddedSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentkit.sandbox.terminal.MOST_BYTES", 50_000)
+    terminal = await sandbox.terminal(["yes", "again and again"])
+    began = time.monotonic()
+    screen = await terminal.read(timeout_s=10)
+    assert time.monotonic() - began < 8
+    assert "again and again" in screen.text
+    await terminal.close()
+
+
 async def test_what_takes_no_input_is_told_and_holds_nobody(
     sandbox: EmbeddedSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentkit.sandbox.terminal.SEND_S", 0.5)
     terminal = await sandbox.terminal(["bash", "-c", "stty raw -echo; echo ready; sleep 1000"])
     await until(terminal, shows("ready"))
-    with pytest.raises(SandboxError, match=r"of 100000 bytes could not be typed: the program took no more input for"):
+    told = r"of 100000 bytes could not be typed: the program took no more input for"
+    with pytest.raises(SandboxError, match=told), anyio.fail_after(15):
         await terminal.send("x" * 100_000)
     await terminal.close()
 
@@ -176,7 +189,8 @@ async def test_a_long_paste_reaches_a_program_that_echoes_it(sandbox: EmbeddedSa
     command = "stty raw; echo ready; kept=$(head -c 50000 | tr -d x | wc -c); stty sane; echo; echo kept $kept"
     terminal = await sandbox.terminal(["bash", "-c", command])
     await until(terminal, shows("ready"))
-    await terminal.send("x" * 49_990 + "y" * 10)  # its echo fills the terminal: it is read while we type
+    with anyio.fail_after(20):
+        await terminal.send("x" * 49_990 + "y" * 10)  # its echo fills the terminal: it is read while we type
     screen = await until(terminal, ended)
     assert "kept 10" in screen.text
     await terminal.close()
