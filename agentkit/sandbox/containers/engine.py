@@ -5,6 +5,7 @@ remove it, the rest goes through the guest (`guest.py`). A container is written 
 labels and its directory carry its owner.
 """
 
+import shutil
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -24,11 +25,9 @@ from agentkit.sandbox.spawner import Spawner, hold_spawner
 from agentkit.sandbox.starts import Starts
 
 TIDY_S = 30.0
-CAPABILITIES = (
-    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
-    *("SETGID", "SETUID", "SETPCAP", "SYS_CHROOT"),
-)
-"""What package managers in images count on, and no more."""
+NOT_NEEDED = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP")
+"""Of an engine's default capabilities, those that package managers in images do without. None is added by name: engines
+would give it to users other than root as well."""
 
 Pull = Literal["never", "missing", "always"]
 _NO_BASH = ("executable file not found", "no such file or directory", "stat bash")
@@ -112,6 +111,8 @@ class Engine:
         if not spec.cwd.startswith("/") or spec.cwd == "/":
             raise SandboxError(f"cwd must be an absolute path below /, found {spec.cwd!r}")
         words = self._what(spec)
+        if shutil.which(self._client.words[0]) is None:
+            raise SandboxError(f"{self._client.words[0]!r} is not installed")
         if not self._collected:
             self._collected = True
             from agentkit.sandbox.collect import collect  # it knows all back ends, this one as well
@@ -168,9 +169,9 @@ class Engine:
         for label, value in spec.labels.items():
             words += ["--label", f"{label}={value}"]
         words += ["--network", "none" if spec.network == "none" else self._network]
-        words += ["--security-opt", "no-new-privileges", "--cap-drop", "ALL"]
-        for capability in CAPABILITIES:
-            words += ["--cap-add", capability]
+        words += ["--security-opt", "no-new-privileges"]
+        for capability in NOT_NEEDED:
+            words += ["--cap-drop", capability]
         words += ["--pull", self._pull, "--no-healthcheck", *self._run_flags]
         words += [] if self._user is None else ["--user", self._user]
         words += mount(opening.source, INSIDE)

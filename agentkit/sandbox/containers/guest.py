@@ -265,7 +265,7 @@ class GuestProcess:
         if self.reports.error is not None:
             stage, where = self.reports.error
             raise StartFailed(f"no such directory {where!r}" if stage == "cwd" else f"{stage} {where}", stage)
-        if self.reports.pid is None:
+        if self.reports.pid is None and self.exit_code is None:
             raise SandboxDead("the sandbox does not answer" if scope.cancelled_caught else "the sandbox is gone")
 
     async def gone(self) -> None:
