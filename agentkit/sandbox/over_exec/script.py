@@ -81,6 +81,7 @@ _ak_kill_all() {
   local _ak_i
   for ((_ak_i = 0; _ak_i < 30; _ak_i++)); do
     _ak_scan || return 0
+    kill -STOP "${_ak_found[@]}" # else one could still tell of the end of another
     kill -KILL "${_ak_found[@]}"
     _ak_nap 0.002
   done

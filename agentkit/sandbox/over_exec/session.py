@@ -235,13 +235,13 @@ class ExecSession:
         known = {"dir": self._directory, "marker": self.marker, "job": str(job), "limit": limit, **limits}
         head = request(mark, op, {**known, **fields})
         reader = AnswerReader(mark, take)
-        done = False
         try:
             await self._exec(head, payload, reader.feed, timeout_s)
-            done = True
-        finally:
-            if not done:
-                await self._kill(job)
+        except SandboxDead:
+            raise
+        except BaseException:
+            await self._kill(job)
+            raise
         answer = reader.finish()
         if answer is None:  # `kill -9 -1`, say: who would have answered is gone as well
             self._check()

@@ -1,1 +1,3 @@
 """Sandboxes in Volcengine's veFaaS."""
+
+from agentkit_vefaas.backend import VefaasBackend as VefaasBackend
