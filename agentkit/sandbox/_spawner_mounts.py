@@ -119,7 +119,8 @@ def prepare(plan: dict[str, Any]) -> None:
     Keys: `ordinary` (whether it needs a user namespace to make mounts at all), `users` (whether, started by root, it is
     0 of a user namespace from then on: whatever of a root file system runs as 0 must not be the machine's root),
     `owner` (of what is made), `size`, `inodes`, `layers` ([path, null or [id on disk, id here, how many]]), `shared`
-    (paths to show as they are), `places` ({layers: numbers, topmost first, mode or null}), and what a place must have
+    (paths to show as they are), `places` ({layers: numbers, topmost first, mode or null, open:
+    directories below to make ours}), and what a place must have
     from the start: `make` ([place, path, mode]), `write` ([place, path, text or null, path to copy]), `link` ([place,
     path, target]). Paths in a place follow no symlink.
     """
@@ -148,6 +149,9 @@ def prepare(plan: dict[str, Any]) -> None:
     for number, place in enumerate(plan["places"]):
         os.mkdir(f"u{number}", 0o755 if place["mode"] is None else place["mode"])
         os.chown(f"u{number}", owner, owner)
+        for path, mode in place["open"]:
+            os.mkdir(f"u{number}/{path}", mode)
+            os.chown(f"u{number}/{path}", owner, owner)
         if place["layers"]:
             if place["mode"] is None:  # that of the directory it covers
                 os.chmod(f"u{number}", stat.S_IMODE(os.stat(f"l{place['layers'][0]}").st_mode))

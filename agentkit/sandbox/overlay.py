@@ -34,6 +34,11 @@ MOST_LAYERS = 200
 CAPABILITIES = sum(1 << number for number in (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 18, 31))
 """chown, dac_override, dac_read_search, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot,
 setfcap."""
+MOST_OPENED = 400
+_INSTALLED_TO = (
+    *("bin", "sbin", "include", "lib", "lib/python3", "lib/python3/dist-packages", "libexec", "local", "share"),
+    *("share/man", "share/man/man1", "share/doc", "src"),
+)
 PRIVATE = ("/tmp", HOME)  # noqa: S108  # the sandbox's own
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 ETC_DIRECTORIES = (
@@ -144,8 +149,11 @@ def lay_out(spec: SandboxSpec, *, overlay: bool, owner: Owner, size: int, layers
         ]
         if place.below is not None:
             below.append(number_of(place.below, 0, IDS))
-        plans.append({"layers": below, "mode": None if below else _mode(place.inside)})
-    plans.append({"layers": [], "mode": 0o1777})
+        opened: list[tuple[str, int]] = []
+        if owner.ordinary and place.below is not None and len(below) == 1:
+            opened = _foreign(Path(place.below), "usr/" if place.inside == "/" else "")
+        plans.append({"layers": below, "mode": None if below else _mode(place.inside), "open": opened})
+    plans.append({"layers": [], "mode": 0o1777, "open": []})
     root = 0 if rooted else None
     make, write, link = _contents(spec, places, overlay=overlay, fresh=not layers) if rooted else ([], [], [])
     plan = {
@@ -176,6 +184,34 @@ def _sources(spec: SandboxSpec, overlay: bool) -> list[Source]:
     etc = [f"/etc/{name}" for name in ETC_DIRECTORIES if os.path.isdir(f"/etc/{name}")]
     own = [] if sys.base_prefix.startswith("/usr") else [sys.base_prefix]
     return [Source("/"), *(Source(path, path) for path in ("/usr", *real, *own, *etc))]
+
+
+def _foreign(root: Path, usr: str) -> list[tuple[str, int]]:
+    """The directories of others in which an ordinary user's root inside is to make, replace and delete entries.
+
+    Each is made again in what is written, and so is that user's; what they hold is shown as before. A few that programs
+    are installed to, and not all: there may be tens of thousands.
+    """
+    wanted = [f"{usr}{name}" for name in _INSTALLED_TO]
+    if usr:
+        wanted = ["etc", "home", "opt", "root", "srv", "tmp", "usr", "var", "var/lib", "var/tmp", *wanted]
+    for name in sorted(f"{usr}{entry}" for entry in ("local", "lib/python3")):
+        for directory, below, _ in os.walk(root / name):
+            wanted += [str(Path(directory, entry).relative_to(root)) for entry in below]
+            if len(wanted) > MOST_OPENED:
+                break
+    found: dict[str, int] = {}
+    for name in sorted(set(wanted[:MOST_OPENED])):
+        above = os.path.dirname(name)
+        path = root / name
+        if (
+            (not above or above in found)
+            and path.is_dir()
+            and not path.is_symlink()
+            and path.stat().st_uid != os.geteuid()
+        ):
+            found[name] = path.stat().st_mode & 0o1777
+    return list(found.items())
 
 
 def _is_below(path: str, others: Sequence[str]) -> bool:
