@@ -106,6 +106,7 @@ class ApptainerBackend:
         spawner = hold_spawner()
         opening: Opening | None = None
         pump: Pump | None = None
+        made: list[EmbeddedSandbox] = []
 
         async def after() -> None:
             if opening is not None:
@@ -121,41 +122,38 @@ class ApptainerBackend:
             argv = (*self._client.words, "exec", *self._words(spec, opening), image, "bash", *opening.command(spec))
             pump = await _spawn(HostPlace(spawner.main), Program(argv, environment() | {MARKER: name}))
             said = OutputRing(OutputCap(4096, 4096))
-            sandbox = await self._answer(opening, pump, said, name, spec, after)
+
+            async def open_it(opening: Opening = opening) -> None:
+                made.append(await opening.sandbox(name, spec, timeout_s=self._timeout_s, after=after))
+
+            await self._answer(open_it, made, pump, said)
             pump.release()
-            return sandbox
+            return made[0]
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await after()
+                await (made[0].close() if made else after())
             raise
 
     async def _answer(
-        self,
-        opening: Opening,
-        pump: Pump,
-        said: OutputRing,
-        name: str,
-        spec: SandboxSpec,
-        after: Callable[[], Awaitable[None]],
-    ) -> EmbeddedSandbox:
-        """The sandbox, or why there is none: apptainer ended first."""
-        made: list[EmbeddedSandbox] = []
-        errors: list[Exception] = []
+        self, open_it: Callable[[], Awaitable[None]], made: list[EmbeddedSandbox], pump: Pump, said: OutputRing
+    ) -> None:
+        """Wait until the sandbox is made, or raise why there is none: apptainer ended first."""
+        errors: list[SandboxError] = []
 
-        async def open_it(scope: anyio.CancelScope) -> None:
+        async def opened(scope: anyio.CancelScope) -> None:
             try:
-                made.append(await opening.sandbox(name, spec, timeout_s=self._timeout_s, after=after))
+                await open_it()
             except SandboxError as error:
                 errors.append(error)
             scope.cancel()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(open_it, group.cancel_scope)
+            group.start_soon(opened, group.cancel_scope)
             while not pump.process.ended:
                 await pump.step(said.feed, None)
             group.cancel_scope.cancel()
         if made:
-            return made[0]
+            return
         pump.drain(said.feed)
         text = said.text().decode("utf-8", "replace").strip()
         if not errors or pump.process.ended:

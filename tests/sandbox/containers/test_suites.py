@@ -20,6 +20,7 @@ def backend(podman: PodmanBackend) -> SandboxBackend:
 
 class TestConformance(ConformanceSuite):
     slack_s = 3.0
+    concurrency = 3
     may_lack = frozenset({"pgrep"})
 
 
