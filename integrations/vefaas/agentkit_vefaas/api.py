@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
-from agentkit.errors import ConfigError, SandboxError
+from agentkit.errors import ConfigError, SandboxDead, SandboxError
 from agentkit.extras import require
 from agentkit_vefaas.signing import Credentials, signed
 
@@ -86,6 +86,8 @@ class Control:
             await self._call("KillSandbox", {"SandboxId": sandbox_id})
 
     async def _call(self, action: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.session.closed:
+            raise SandboxDead("the sandbox is closed")
         body = json.dumps({"FunctionId": self.function_id, **request}).encode()
         query = {"Action": action, "Version": VERSION}
         host = urlsplit(self.endpoint).netloc

@@ -109,6 +109,8 @@ class GuestChannel:
             raise SandboxDead(f"the sandbox {why}")
 
     async def _once(self, operation: str, query: Mapping[str, str], body: bytes) -> tuple[bytes, bool]:
+        if self.session.closed:
+            raise SandboxDead("the sandbox is closed")
         aiohttp = aiohttp_module()
         headers = {"X-Faas-Instance-Name": self.instance, "X-Agentkit-Token": self.token}
         limit = aiohttp.ClientTimeout(total=REQUEST_S)

@@ -57,7 +57,7 @@ def signed(
         (
             "POST",
             "/",
-            "&".join(f"{_quoted(name)}={_quoted(value)}" for name, value in sorted(query.items())),
+            "&".join(f"{name}={value}" for name, value in sorted((_quoted(n), _quoted(v)) for n, v in query.items())),
             "".join(f"{name}:{value}\n" for name, value in lowered),
             names,
             digest,
