@@ -51,6 +51,12 @@ _KNOWN = (
         "podman system migrate",
     ),
     (
+        "delegation",
+        ("cgroup", "controller"),
+        "this user may set no limits",
+        "systemctl edit user@.service, with the lines `[Service]` and `Delegate=cpu cpuset io memory pids`; log in again",
+    ),
+    (
         "userns",
         ("cannot clone",),
         "this user may make no user namespace",
@@ -68,8 +74,10 @@ _KNOWN = (
 )
 
 
-def obstacles(command: str = "podman") -> tuple[Obstacle, ...]:
-    """What is in the way of containers by `command`; nothing where one could be started. Blocks for some 300 ms.
+def obstacles(command: str = "podman", *, limits: bool = False) -> tuple[Obstacle, ...]:
+    """What is in the way of containers by `command`, or of containers with limits; nothing where one could be started.
+
+    Blocks for some 300 ms.
 
     The container has the programs of this machine, so no image is needed; docker, which takes no directory for an
     image, is only asked for its daemon.
@@ -82,7 +90,7 @@ def obstacles(command: str = "podman") -> tuple[Obstacle, ...]:
         )
     is_docker = Path(words[-1]).name == "docker"
     with tempfile.TemporaryDirectory(prefix="agentkit-doctor-") as root:
-        call = [*words, "version"] if is_docker else [*words, *_probe(Path(root))]
+        call = [*words, "version"] if is_docker else [*words, *_probe(Path(root), limits)]
         try:
             done = subprocess.run(
                 call, capture_output=True, timeout=PROBE_S, stdin=subprocess.DEVNULL, env=environment()
@@ -102,8 +110,9 @@ def obstacles(command: str = "podman") -> tuple[Obstacle, ...]:
     return tuple(found.values()) or (Obstacle("unknown", said[-1000:], f"run it by hand: {shlex.join(call)}"),)
 
 
-def _probe(root: Path) -> list[str]:
+def _probe(root: Path, limits: bool) -> list[str]:
     words = ["run", "--rm", "--network", "none", "--log-driver", "none", "--http-proxy=false"]
+    words += ["--memory", "64m", "--cpus", "1", "--pids-limit", "20"] if limits else []
     for name in ("usr", "bin", "lib", "lib64"):
         (root / name).mkdir()
         if (Path("/") / name).exists():

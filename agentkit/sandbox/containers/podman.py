@@ -1,5 +1,6 @@
 """Containers by podman."""
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from typing import ClassVar
@@ -49,5 +50,14 @@ class PodmanBackend(Engine):
 
         if shutil.which(self._client.words[0]) is None:
             return f"{self._client.words[0]!r} is not installed (Debian, Fedora, Arch: the package podman)"
-        found = obstacles(" ".join(self._client.words))
-        return f"{found[0].found}; cure: {found[0].cure}" if found else None
+        found = obstacles(shlex.join(self._client.words))
+        return "\n".join(f"{one.found}\ncure: {one.cure}" for one in found) or None
+
+    def shortcomings(self) -> tuple[str, ...]:
+        """What these sandboxes cannot give here, each with its cure. Starts a container, so it blocks for some 200 ms."""
+        from agentkit.sandbox.containers.doctor import obstacles
+
+        if self.available() is not None:
+            return ()
+        found = obstacles(shlex.join(self._client.words), limits=True)
+        return tuple(f"limits: {one.found}\ncure: {one.cure}" for one in found)
