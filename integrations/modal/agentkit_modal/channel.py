@@ -61,8 +61,10 @@ class ModalChannel:
                     on_output(piece)
 
     def _leave(self, reader: "asyncio.Task[None]") -> None:
-        """Let go of a reader. It must not be cancelled, which the client's streams do not take: it ends as the
-        program does, and what it still reads goes nowhere."""
+        """Let go of a reader, which ends as the program does; what it still reads goes nowhere.
+
+        It is not cancelled, since the client's streams do not take that.
+        """
         if not reader.done():
             self._left.add(reader)
             reader.add_done_callback(lambda done: (self._left.discard(done), done.cancelled() or done.exception()))
