@@ -164,14 +164,17 @@ class ExecSession:
 
     async def _start_shell(self) -> None:
         """A fresh shell, with the directory and exports that the last one left."""
-        first = self._exports == 0
-        kept = f"{self._directory}/e.{self._exports}"
-        self._shells += 1
-        self._state = ShellState(self._state.directory)
-        exports = b"" if first else b"\\builtin . " + quote(encode(kept)) + b" 2>/dev/null\n"
-        result = await self._command(
-            prelude(self._state, exports), OPEN_S, OutputCap(4096, 0), fresh=environment(self.env, empty=not first)
-        )
+        result = None
+        for _ in range(2):  # the session's directory may be gone, and is then made anew
+            first = self._exports == 0
+            kept = f"{self._directory}/e.{self._exports}"
+            self._shells += 1
+            self._state = ShellState(self._state.directory)
+            exports = b"" if first else b"\\builtin . " + quote(encode(kept)) + b" 2>/dev/null\n"
+            text, env = prelude(self._state, exports), environment(self.env, empty=not first)
+            result = await self._command(text, OPEN_S, OutputCap(4096, 0), fresh=env)
+            if result is not None:
+                break
         if result is None or result.died or result.timed_out:
             self._has_shell = False
             said = "" if result is None else f": {result.text.strip()!r}"
