@@ -1,4 +1,4 @@
-"""Where commands run: isolated by bubblewrap, or tidily on the host."""
+"""Where commands run: isolated by bubblewrap, in containers, or tidily on the host."""
 
 from agentkit.sandbox.bwrap import BwrapBackend as BwrapBackend
 from agentkit.sandbox.bwrap import BwrapSandbox as BwrapSandbox
@@ -7,6 +7,9 @@ from agentkit.sandbox.collect import Collected as Collected
 from agentkit.sandbox.collect import collect as collect
 from agentkit.sandbox.config import SandboxConfig as SandboxConfig
 from agentkit.sandbox.config import sandbox_from as sandbox_from
+from agentkit.sandbox.containers import ApptainerBackend as ApptainerBackend
+from agentkit.sandbox.containers import DockerBackend as DockerBackend
+from agentkit.sandbox.containers import PodmanBackend as PodmanBackend
 from agentkit.sandbox.embedded import EmbeddedSandbox as EmbeddedSandbox
 from agentkit.sandbox.host import HostBackend as HostBackend
 from agentkit.sandbox.leaks import Reaped as Reaped

@@ -3,7 +3,9 @@
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import anyio
 
@@ -37,7 +39,8 @@ class Client:
         words = tuple(shlex.split(command))
         if not words:
             raise ConfigError(f"command must name a container engine's command line, found {command!r}")
-        self.words = words
+        found = shutil.which(words[0])  # at once: a relative path means what it means here and now
+        self.words = (words[0] if found is None else str(Path(found).absolute()), *words[1:])
 
     async def call(self, *arguments: str, timeout_s: float = CALL_S) -> ExecResult:
         """Run it, standard input empty; output and errors in one stream, of which the last 32 KiB matter.

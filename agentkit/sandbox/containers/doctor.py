@@ -54,7 +54,8 @@ _KNOWN = (
         "delegation",
         ("cgroup", "controller"),
         "this user may set no limits",
-        "systemctl edit user@.service, with the lines `[Service]` and `Delegate=cpu cpuset io memory pids`; log in again",
+        "systemctl edit user@.service, with the lines `[Service]` and `Delegate=cpu cpuset io memory pids`, "
+        "then log in again",
     ),
     (
         "userns",

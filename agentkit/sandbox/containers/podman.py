@@ -54,7 +54,7 @@ class PodmanBackend(Engine):
         return "\n".join(f"{one.found}\ncure: {one.cure}" for one in found) or None
 
     def shortcomings(self) -> tuple[str, ...]:
-        """What these sandboxes cannot give here, each with its cure. Starts a container, so it blocks for some 200 ms."""
+        """What these sandboxes cannot give here, each with its cure. Starts containers: blocks for some 400 ms."""
         from agentkit.sandbox.containers.doctor import obstacles
 
         if self.available() is not None:

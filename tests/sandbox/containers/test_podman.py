@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import runpy
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -205,3 +206,12 @@ async def test_dockers_flags_are_flags(rig: Any, tmp_path: Path, directory: Path
         with anyio.move_on_after(0.05):
             await (await backend.start(SandboxSpec())).close()
     assert (list(Registry().entries()), list(directory.iterdir())) == ([], [])
+
+
+async def test_what_the_page_shows_is_true(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(rig.command).parent)  # a relative command means what it means here
+    monkeypatch.setenv("PODMAN", f"./{Path(rig.command).name}")
+    monkeypatch.setenv("IMAGE", rig.image)
+    page = runpy.run_path(str(Path(__file__).parents[3] / "examples/pages/sandbox_containers.py"))
+    await page["main"]()
+    assert list(Registry().entries()) == []
