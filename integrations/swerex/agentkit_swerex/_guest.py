@@ -245,8 +245,10 @@ class Guest:
             self.first_event = self.first_event or time.monotonic() + 4 * SETTLE_S
         else:
             self.note(["said", program.number, said] if data else ["lost", program.number])
-        if not data or "exit" in said or "error" in said:
+        if not data or "error" in said:
             self.forget(program)
+        elif "exit" in said:  # its channel stays: what it has left behind may yet be killed
+            self.close_pipes(program)
 
     def note(self, event: list[Any], size: int = 64) -> None:
         now = time.monotonic()
@@ -317,7 +319,7 @@ class Guest:
             program.channel = None
         self.forget(program)
 
-    def forget(self, program: Program) -> None:
+    def close_pipes(self, program: Program) -> None:
         for target in list(program.outs):
             self.close_out(program, target)
         for target in list(program.ins):
@@ -327,6 +329,9 @@ class Guest:
         for fd in program.files.values():
             os.close(fd)
         program.files.clear()
+
+    def forget(self, program: Program) -> None:
+        self.close_pipes(program)
         if self.programs.pop(program.number, None) is not None:
             self.hang_up(program)
 

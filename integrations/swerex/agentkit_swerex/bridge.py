@@ -25,11 +25,10 @@ from agentkit_swerex.rex import Executed, Rex, ServerTimeout, Unreachable
 
 LOG = logging.getLogger("agentkit.sandbox")
 ROOM = 1 << 20
-INLINE = 60_000
 GRACE_S = 3.0
 LONGEST_S = 0.5
 HEARTBEAT_S = 60.0
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 FRESH_S = 0.05
 SAYING_S = 0.003
 PACE_S = 0.02
@@ -224,7 +223,7 @@ class Bridge(LocalPlace):
         left = boot_ticks()
         request = {"seq": self._seq, "wait": wait_s, "room": max(0, ROOM - self._held), "items": items}
         try:
-            reply = await self._ask(json.dumps(request, separators=(",", ":")), wait_s)
+            reply = await self._ask(json.dumps(request, separators=(",", ":")), wait_s, secret=bool(items))
             self._take(reply, left)
         except BaseException:
             self._waiting += asked
@@ -248,8 +247,10 @@ class Bridge(LocalPlace):
         due = min(self._active.values()) - asyncio.get_running_loop().time()
         return min(LONGEST_S, max(0.05, quiet / 4), due if due > 0 else 0.02)
 
-    async def _ask(self, request: str, wait_s: float) -> Mapping[str, Any]:
+    async def _ask(self, request: str, wait_s: float, *, secret: bool) -> Mapping[str, Any]:
         """The guest's answer, asked for again while the way there is broken.
+
+        A `secret` request is on no command line, where any user of the far machine could read it.
 
         Raises:
             SandboxDead: the guest is gone, or the server for too long.
@@ -260,7 +261,7 @@ class Bridge(LocalPlace):
         pause_s = 0.05
         while True:
             try:
-                if len(request) > INLINE:
+                if secret:
                     line = f"@p.{self._seq}"
                     await self._rex.write_file(f"{self._directory}/p.{self._seq}", request, timeout_s=30.0)
                 argv = ("sh", "-c", _ASK, "sh", self._directory, line, str(self._pid), str(self._seq))

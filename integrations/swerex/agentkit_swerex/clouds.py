@@ -11,7 +11,7 @@ from anyio import to_thread
 from agentkit.errors import MissingExtraError, SandboxError
 from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.registry import Entry
-from agentkit_swerex.launch import Address, Note, Starting, configured, quiet
+from agentkit_swerex.launch import Address, Note, Starting, configured, hushed, quiet
 from agentkit_swerex.through import through
 
 STOP_S = 20.0
@@ -102,7 +102,7 @@ class Fargate:
 
         config = configured("FargateDeploymentConfig", options)
         ours: Any = type("OurFargateDeployment", (plain,), {"_get_command": command})
-        deployment = ours.from_config(config)
+        deployment = hushed(ours.from_config(config))
         starting = Starting()
         try:
             await starting.run(deployment.start)
@@ -194,7 +194,7 @@ class Daytona:
         if spec.lifetime_s is not None:
             options["container_timeout"] = math.ceil(spec.lifetime_s)
         config = configured("DaytonaDeploymentConfig", options)
-        deployment = quiet(module.DaytonaDeployment).from_config(config)
+        deployment = hushed(quiet(module.DaytonaDeployment).from_config(config))
         starting = Starting()
         found: list[Address] = []
 

@@ -16,7 +16,7 @@ from agentkit.extras import require
 from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.leaks import owner
 from agentkit.sandbox.registry import Entry
-from agentkit_swerex.launch import Address, Note, Starting, configured, quiet
+from agentkit_swerex.launch import Address, Note, Starting, configured, hushed, quiet
 from agentkit_swerex.through import through
 
 CLI_S = 60.0
@@ -144,7 +144,7 @@ class Docker:
         plain = quiet(module.DockerDeployment)
         body = {"_get_container_name": named, "_get_swerex_start_cmd": start_command}
         ours: Any = type("OurDockerDeployment", (plain,), body)
-        deployment = ours.from_config(config)
+        deployment = hushed(ours.from_config(config))
         if isinstance(deployment._config.port, int) and config.port is not None:
             deployment._config.port = Loopback(deployment._config.port)
 

@@ -116,8 +116,7 @@ class Far:
             except OSError:
                 data = b""
             if not data:
-                if not self.ended:
-                    self._tell(["drop", self.number])
+                self._tell(["drop", self.number])
                 self.close()
                 return
             said = json.loads(data)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from attrs import field, frozen
 from agentkit.errors import ConfigError, SandboxError
 from agentkit.extras import require
 from agentkit.protocols.sandbox_spec import SandboxSpec
+from agentkit.sandbox.embedded import LOG
 from agentkit.sandbox.registry import Entry
 from agentkit_swerex.rex import Rex
 
@@ -157,6 +159,13 @@ class Starting:
                 await anyio.sleep(0.01)
             return True
         return False
+
+
+def hushed(deployment: Any) -> Any:
+    """`deployment`, whose log says only what went wrong: commands are in it otherwise, with the token."""
+    deployment.logger = logging.Logger("agentkit.sandbox.swerex", logging.WARNING)
+    deployment.logger.parent = LOG
+    return deployment
 
 
 def quiet(cls: type[Any]) -> type[Any]:

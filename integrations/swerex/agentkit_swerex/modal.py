@@ -13,7 +13,7 @@ from agentkit.errors import SandboxError
 from agentkit.protocols.sandbox_spec import SandboxSpec
 from agentkit.sandbox.registry import Entry
 from agentkit_swerex.clouds import STOP_S, cloud, in_thread, missing
-from agentkit_swerex.launch import Address, Note, configured, quiet
+from agentkit_swerex.launch import Address, Note, configured, hushed, quiet
 from agentkit_swerex.through import through
 
 APP = "swe-rex"
@@ -84,7 +84,7 @@ class Modal:
             app=APP, **({"name": config.modal_sandbox_kwargs["name"]} if "name" in config.modal_sandbox_kwargs else {})
         )
         deployment = await in_thread(lambda: quiet(module.ModalDeployment).from_config(config), "Modal was not reached")
-        task = asyncio.get_running_loop().create_task(deployment.start())
+        task = asyncio.get_running_loop().create_task(hushed(deployment).start())
         try:
             await asyncio.wait([task])
             task.result()

@@ -18,7 +18,7 @@ from agentkit_swerex import SwerexBackend, SwerexSandbox
 from agentkit_swerex.bridge import Bridge
 from agentkit_swerex.clock import KEPT, NEVER, Clock
 from agentkit_swerex.rex import Rex
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentkit.errors import ConfigError, SandboxDead, SandboxError
@@ -112,7 +112,7 @@ async def test_answers_lost_on_the_way_are_asked_for_again(server: Stock, tmp_pa
         except OSError:
             writer.close()
             return
-        await asyncio.gather(pass_on(reader, here, breaks=0.1), pass_on(there, writer, breaks=0.2))
+        await asyncio.gather(pass_on(reader, here, breaks=0.05), pass_on(there, writer, breaks=0.1))
 
     started_up = False
     proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -120,15 +120,15 @@ async def test_answers_lost_on_the_way_are_asked_for_again(server: Stock, tmp_pa
         backend = server.backend(port=proxy.sockets[0].getsockname()[1])
         async with started(backend, tmp_path) as sandbox:
             started_up = True
-            for number in range(25):
+            for number in range(20):
                 result = await sandbox.run(f"echo {number} >> log; echo {number}")
                 assert (result.text, result.exit_code) == (f"{number}\n", 0)
             blob = random.Random(1).randbytes(300_000)
             await sandbox.write("blob", blob)
             assert await sandbox.read("blob") == blob
             started_up = False
-    assert broken > 5
-    assert (tmp_path / "log").read_text().split() == [str(number) for number in range(25)]
+    assert broken > 3
+    assert (tmp_path / "log").read_text().split() == [str(number) for number in range(20)]
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ async def test_a_server_that_is_gone_or_stuck_is_dead(
 async def test_what_nobody_asks_for_ends_by_itself(
     server: Stock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkit_swerex.sandbox.ORPHAN_S", 1.0)
+    monkeypatch.setattr("agentkit_swerex.sandbox.ORPHAN_S", 3.0)
     mark = f"{random.randrange(10**8, 10**9)}"
     traces = Traces(mark)
     async with started(server.backend(), tmp_path) as sandbox:
@@ -263,6 +263,9 @@ said = st.fixed_dictionaries(
         max_size=4,
     )
 )
+@example([{"events": [["out", 1, 1, "no base64!"], ["file", 1, 1, "="], ["out", 1, 1, "\u00e9"]]}])
+@example([{"events": [["said", 1, {"pid": 7}], ["said", 1, {"exit": 0}], ["lost", 1], ["out", 1, 1, ""]]}])
+@example([{"events": [["said", [], {"pid": 7}], ["eof", {}, 1]], "owed": {"x": 1, "1": {}}, "at": "now"}])
 def test_no_answer_of_a_guest_breaks_the_bridge(replies: list[dict[str, Any]]) -> None:
     """Commands in a sandbox can write the guest's answers for it."""
 

@@ -3,7 +3,7 @@
 import pytest
 from agentkit_swerex import SwerexBackend
 
-from agentkit.testing.sandboxes import ConformanceSuite, LeakSuite
+from agentkit.testing.sandboxes import BoundsSuite, ConformanceSuite, LeakSuite
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -22,8 +22,13 @@ class TestLeaks(LeakSuite):
     loops = ("asyncio",)
     max_awaits = 5
     kills = 1
-    many = 6
+    many = 4
 
     @pytest.fixture
     def recipe(self) -> str:
         return "from agentkit_swerex import SwerexBackend\nbackend = SwerexBackend()\n"
+
+
+class TestBounds(BoundsSuite):
+    loops = ("asyncio",)
+    generosity = 20.0
