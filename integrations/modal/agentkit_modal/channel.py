@@ -67,7 +67,12 @@ class ModalChannel:
         """
         if not reader.done():
             self._left.add(reader)
-            reader.add_done_callback(lambda done: (self._left.discard(done), done.cancelled() or done.exception()))
+            reader.add_done_callback(self._forget)
+
+    def _forget(self, reader: "asyncio.Task[None]") -> None:
+        self._left.discard(reader)
+        if not reader.cancelled():
+            reader.exception()  # nobody else asks: the program was given up
 
 
 async def _feed(writer: Any, stdin: Iterable[bytes]) -> None:

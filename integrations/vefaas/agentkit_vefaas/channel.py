@@ -44,6 +44,7 @@ class GuestChannel:
         """As `ExecChannel.exec`; `timeout_s` is left to the program."""
         name = secrets.token_hex(12)
         await self._ask("start", {"id": name}, json.dumps(list(argv)).encode())
+        failed: Exception | None = None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._feed, name, stdin)

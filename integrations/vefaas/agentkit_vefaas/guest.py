@@ -124,7 +124,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(200)
         return self.answer(200, *program.take(int(asked["offset"]), float(asked["wait"])))
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the library's name
         """Nothing is logged."""
 
 
