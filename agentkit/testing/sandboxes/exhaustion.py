@@ -10,6 +10,7 @@ from agentkit.testing.sandboxes.intrusion import IsolatedSuite
 from agentkit.testing.sandboxes.suite import capabilities_of, need, running, unique_s
 
 MB = 1 << 20
+_BOMB = "b() { [ $1 = 0 ] || b $(($1 - 1)) | b $(($1 - 1)) & }; b 8"  # 500 processes where nothing contains it
 
 
 class ExhaustionTests(IsolatedSuite):
@@ -28,7 +29,7 @@ class ExhaustionTests(IsolatedSuite):
                     assert count.exit_code != 0 or int(count.text.split()[-1]) <= 55
                 await _survives(other)
                 with contextlib.suppress(SandboxDead):
-                    await sandbox.run("b() { b | b & }; b", timeout_s=2.0)
+                    await sandbox.run(_BOMB, timeout_s=2.0)
                 await _survives(other)
             await _survives(other)
             assert await running(other, mark) == 0
@@ -46,7 +47,7 @@ class ExhaustionTests(IsolatedSuite):
                         await sandbox.run(f"set -o pipefail; {large}", timeout_s=30.0),
                     ):
                         assert result.exit_code != 0
-                        assert "400000000" not in result.text
+                        assert "400000000" not in result.text.splitlines(), "a shell may say which command was killed"
                 await _survives(other)
             await _survives(other)
 
@@ -55,23 +56,23 @@ class ExhaustionTests(IsolatedSuite):
         limits = Limits(disk_bytes=16 * MB)
         async with self.started(backend) as other, self.started(backend, limits=limits) as sandbox:
             assert (await sandbox.run(f"head -c {4 * MB} /dev/zero > small && rm small")).exit_code == 0
-            fill = f"for d in /work /tmp $HOME; do head -c {64 * MB} /dev/zero > $d/large && echo whole; done"
+            fill = f"for d in . /tmp $HOME; do head -c {64 * MB} /dev/zero > $d/large && echo whole; done"
             result = await sandbox.run(fill, timeout_s=30.0)
             assert "whole" not in result.text
-            sizes = "cat /work/large /tmp/large $HOME/large 2>/dev/null | wc -c"
+            sizes = "cat ./large /tmp/large $HOME/large 2>/dev/null | wc -c"
             assert int((await sandbox.run(sizes, timeout_s=30.0)).text) <= 20 * MB
-            await sandbox.run("rm -f /work/large /tmp/large ~/large")
+            await sandbox.run("rm -f ./large /tmp/large ~/large")
             await _survives(sandbox)
             await _survives(other)
 
     async def test_processors_are_shared(self, backend: SandboxBackend) -> None:
         need(backend, "cpus" in capabilities_of(backend).limits, "limits.cpus")
-        async with self.started(backend, limits=Limits(cpus=0.2)) as sandbox:
+        async with self.started(backend, limits=Limits(cpus=0.1)) as sandbox:
             script = "for i in 1 2; do timeout 3 sh -c 'while :; do :; done' & done; wait; times"
             spent = (await sandbox.exec(["bash", "-c", script], timeout_s=30.0)).text.split()
             assert len(spent) >= 4
             children_s = sum(_seconds(word) for word in spent[2:4])
-            assert children_s < 3.0 * 0.2 * 2, "two loops for three seconds, on a fifth of a processor"
+            assert children_s < 3.0 * 0.1 * 2, "two loops for three seconds, on a tenth of a processor"
 
 
 async def _survives(sandbox: Sandbox) -> None:
