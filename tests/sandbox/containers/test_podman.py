@@ -4,7 +4,9 @@ import contextlib
 import io
 import runpy
 import subprocess
+import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,7 @@ async def test_hostile_programs_reach_their_own_sandbox_at_most(podman: PodmanBa
     try:
         shared = next(path / "shared" for path in directory.iterdir() if path.name in sandbox.name)
         kept = sorted(path.name for path in shared.iterdir() if not path.name.startswith(("s-", "f-")))
+        assert kept == ["guest"]
         assert (await sandbox.run(HOSTILE, timeout_s=30.0)).text == "done\n"
         assert sorted(path.name for path in shared.iterdir() if not path.name.startswith(("s-", "f-"))) == kept
         await sandbox.run("kill -9 -1", timeout_s=5.0)
@@ -189,6 +192,38 @@ async def test_what_an_owner_left_is_removed_by_its_entry(podman: PodmanBackend,
     with pytest.raises(SandboxDead):
         await sandbox.run("true")
     await sandbox.close()
+
+
+HOST = """
+import sys, anyio
+from agentkit.protocols import SandboxSpec
+from agentkit.sandbox import PodmanBackend
+
+async def main():
+    sandbox = await PodmanBackend(command=sys.argv[1], image=sys.argv[2], directory=sys.argv[3]).start(SandboxSpec())
+    await sandbox.run("(setsid sleep 1000 &); trap '' TERM INT HUP; nohup sleep 1000 >/dev/null 2>&1 &")
+    print(sandbox.name, flush=True)
+    await sandbox.exec(["sleep", "1000"])
+
+anyio.run(main, backend=sys.argv[4])
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_killed_host_takes_its_containers_along(loop: str, rig: Any, tmp_path: Path, directory: Path) -> None:
+    """Without any collection: nobody but the container itself sees to it."""
+    script = tmp_path / "host.py"
+    script.write_text(HOST)
+    command = [sys.executable, str(script), rig.command, rig.image, str(directory), loop]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        name = host.stdout.readline().decode().strip()
+        assert name in rig.names()
+        host.kill()
+    deadline = time.monotonic() + 20.0
+    while name in rig.names() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert name not in rig.names()
 
 
 async def test_dockers_flags_are_flags(rig: Any, tmp_path: Path, directory: Path) -> None:
