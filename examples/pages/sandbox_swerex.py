@@ -24,10 +24,10 @@ local = SwerexBackend()  # SWE-ReX's server as a child of this process
 async def use(backend: SwerexBackend, spec: SandboxSpec) -> None:
     async with await backend.start(spec) as sandbox:
         await sandbox.run("cd /usr; export WHO=agentkit")
-        print((await sandbox.run("echo $WHO in $PWD")).text, end="")
+        print((await sandbox.run("echo $WHO in $PWD")).text)  # agentkit in /usr
         late = await sandbox.run("echo half way; sleep 60", timeout_s=0.5)
-        print(late.timed_out, late.text, end="")
-        print((await sandbox.exec(["printf", r"\000\377"])).output)
+        print(late.timed_out, late.text)  # True half way
+        print((await sandbox.exec(["printf", r"\000\377"])).output)  # b"\x00\xff"
 
 
 # --8<-- [end:use]

@@ -13,23 +13,22 @@ server; with `own` it takes the server along, so that a container ends also wher
 
 import base64
 import contextlib
-import fcntl
 import importlib.util
 import json
 import os
 import select
 import signal
 import socket
-import struct
 import sys
-import termios
 import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentkit_swerex._guest_program import Program, as_text, waiting
     from agentkit_swerex._guest_talk import PIECE, Talk
 else:  # run by path and isolated: what belongs to it lies beside it
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from _guest_program import Program, as_text, waiting
     from _guest_talk import PIECE, Talk
 
     sys.path.pop(0)
@@ -41,18 +40,6 @@ FILE_LIMIT = 8 << 20
 def ticks() -> int:
     """Now, in the unit and epoch of process start times in /proc."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-
-
-class Program:
-    """A program's pipes: `ins` it reads, `outs` it writes, `files` are read when it has ended."""
-
-    def __init__(self, number: int, channel: socket.socket) -> None:
-        self.number = number
-        self.channel: socket.socket | None = channel
-        self.ins: dict[int, tuple[int, bytearray]] = {}
-        self.shut: set[int] = set()
-        self.outs: dict[int, int] = {}
-        self.files: dict[int, int] = {}
 
 
 class Guest:
@@ -175,7 +162,7 @@ class Guest:
         if verb == "say" and program.channel is not None:
             with contextlib.suppress(OSError):
                 program.channel.send(json.dumps(rest[0]).encode())
-        elif verb == "drop":
+        elif verb in ("drop", "forget"):
             self.hang_up(program)
         elif verb == "in" and rest[0] in program.ins:
             program.ins[rest[0]][1].extend(base64.b64decode(rest[1]))
@@ -239,7 +226,7 @@ class Guest:
         if not data or "exit" in said:
             self.read_program(program)
             for target, fd in program.files.items():
-                self.note(["file", program.number, target, _text(os.pread(fd, FILE_LIMIT, 0))])
+                self.note(["file", program.number, target, as_text(os.pread(fd, FILE_LIMIT, 0))])
         if "pid" in said:
             self.events.append(["said", program.number, said])  # its output, or even its end, may come along
             self.first_event = self.first_event or time.monotonic() + 4 * SETTLE_S
@@ -265,7 +252,7 @@ class Guest:
             if program.number not in seen and not self.is_full:
                 seen.add(program.number)
                 self.read_program(program)
-            if event & select.EPOLLHUP and not _waiting(fd):
+            if event & select.EPOLLHUP and not waiting(fd):
                 self.note(["eof", program.number, target])
                 self.close_out(program, target)
 
@@ -274,11 +261,11 @@ class Guest:
 
         So the higher ones are looked at first and read last: what was printed before is in the lower ones by then.
         """
-        waiting = [(target, fd, _waiting(fd)) for target, fd in sorted(program.outs.items(), reverse=True)]
-        for target, fd, size in reversed(waiting):
+        sizes = [(target, fd, waiting(fd)) for target, fd in sorted(program.outs.items(), reverse=True)]
+        for target, fd, size in reversed(sizes):
             if size:
                 data = os.read(fd, size)
-                self.note(["out", program.number, target, _text(data)], len(data))
+                self.note(["out", program.number, target, as_text(data)], len(data))
 
     def write(self, program: Program, target: int) -> None:
         if target not in program.ins:
@@ -358,14 +345,6 @@ class Guest:
             with contextlib.suppress(OSError):
                 end_server(self.options["server"])
         os._exit(0)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _waiting(fd: int) -> int:
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0])
 
 
 def end_server(pid: int) -> None:

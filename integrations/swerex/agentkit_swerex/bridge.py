@@ -157,7 +157,8 @@ class Bridge(LocalPlace):
 
     def _tell(self, item: Item) -> None:
         self._items.append(item)
-        self._wake.set()
+        if item[0] != "forget":  # that goes along with the next
+            self._wake.set()
 
     def _hold(self, more: int) -> None:
         before, self._held = self._held, self._held + more
@@ -174,9 +175,9 @@ class Bridge(LocalPlace):
     async def _serve(self) -> None:
         try:
             while self._failure is None:
-                if not (self._items or self._active or self._waiting or self._leaving):
+                if not (self._urgent() or self._active or self._waiting or self._leaving):
                     await self._woken(HEARTBEAT_S)
-                elif self._fresh and not (self._items or self._waiting or self._has_input()):
+                elif self._fresh and not (self._urgent() or self._waiting or self._has_input()):
                     self._fresh = False  # whoever heard the news, or just came, is about to say what is to be done
                     await self._woken(SAYING_S)
                     continue
@@ -203,6 +204,9 @@ class Bridge(LocalPlace):
         except TimeoutError:
             pass
 
+    def _urgent(self) -> bool:
+        return any(item[0] != "forget" for item in self._items)
+
     def _has_input(self) -> bool:
         return any(far.has_input and self._owed.get(far.number, 0) < ENOUGH for far in self._fars.values())
 
@@ -223,7 +227,11 @@ class Bridge(LocalPlace):
         left = boot_ticks()
         request = {"seq": self._seq, "wait": wait_s, "room": max(0, ROOM - self._held), "items": items}
         try:
-            reply = await self._ask(json.dumps(request, separators=(",", ":")), wait_s, secret=bool(items))
+            reply = await self._ask(
+                json.dumps(request, separators=(",", ":")),
+                wait_s,
+                secret=any(one[0] in ("spawn", "in") for one in items),
+            )
             self._take(reply, left)
         except BaseException:
             self._waiting += asked

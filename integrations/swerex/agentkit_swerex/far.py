@@ -116,7 +116,7 @@ class Far:
             except OSError:
                 data = b""
             if not data:
-                self._tell(["drop", self.number])
+                self._tell(["forget" if self.ended else "drop", self.number])
                 self.close()
                 return
             said = json.loads(data)

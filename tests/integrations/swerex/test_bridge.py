@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from agentkit.errors import ConfigError, SandboxDead, SandboxError
 from agentkit.protocols import SandboxSpec
+from agentkit.sandbox.config import sandbox_from
 from agentkit.sandbox.spawner import Program, StartFailed
 from agentkit.testing.sandboxes import Traces
 
@@ -237,6 +238,17 @@ def test_a_wrong_configuration_is_said_before_anything_starts(deployment: Any, m
     with pytest.raises(ConfigError, match=match) as caught:
         SwerexBackend(deployment=deployment)
     assert "is-secret" not in str(caught.value)
+
+
+def test_a_mapping_as_of_a_yaml_file_is_a_back_end() -> None:
+    arguments = ["-v", "/data:/data:ro"]
+    deployment = {"type": "docker", "image": "x", "docker_args": arguments, "startup_timeout": 30, "pull": "never"}
+    config = sandbox_from({"type": "swerex", "network": "host", "deployment": deployment, "max_starts": 4})
+    assert isinstance(config.backend, SwerexBackend)
+    assert config.spec.network == "host"
+    with pytest.raises(ConfigError, match="network of swerex sandboxes can be host here"):
+        sandbox_from({"type": "swerex", "deployment": deployment})
+    assert isinstance(sandbox_from({"type": "swerex"}).backend, SwerexBackend)
 
 
 json_values = st.recursive(

@@ -16,7 +16,7 @@ def test_a_status_never_overtakes_what_was_printed_before_it(monkeypatch: pytest
     program.outs = {61: reported[0], 60: printed[0]}
     guest = _guest.Guest.__new__(_guest.Guest)
     guest.events, guest.size, guest.first_event = [], 0, 0.0
-    look = _guest._waiting
+    look = _guest.waiting
     looks = 0
 
     def meanwhile(fd: int) -> int:
@@ -28,7 +28,7 @@ def test_a_status_never_overtakes_what_was_printed_before_it(monkeypatch: pytest
             os.write(reported[1], b"status")
         return found
 
-    monkeypatch.setattr(_guest, "_waiting", meanwhile)
+    monkeypatch.setattr(_guest, "waiting", meanwhile)
     guest.read_program(program)
     guest.read_program(program)
     said = [(event[2], base64.b64decode(event[3])) for event in guest.events]
