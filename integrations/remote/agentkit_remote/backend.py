@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -128,6 +129,9 @@ class RemoteBackend:
     async def _meet(self, link: Link) -> None:
         await link.connected()
         self._capabilities = link.capabilities
+        entry = self._entries.get(link.session)
+        if entry is not None and "orphan_s" not in entry.data:
+            self._entries[link.session] = Registry().update(entry, orphan_s=f"{link.orphan_s:.0f}")
 
     async def _make(self, link: Link, operation: str, spec: SandboxSpec, arguments: Mapping[str, Any]) -> RemoteSandbox:
         async with link.call(operation, **arguments) as call:
@@ -200,6 +204,8 @@ class RemoteBackend:
         except ConfigError as error:
             raise SandboxError(str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if _is_over(entry):
+                return
             raise SandboxError(
                 f"{entry.data['url']} cannot be reached ({type(error).__name__}); it closes them by itself",
                 retryable=True,
@@ -276,6 +282,17 @@ _KINDS: Mapping[tuple[bool, bool], type[_Plain]] = {
     (False, True): _TypingSandbox,
     (True, True): _FullSandbox,
 }
+
+
+def _is_over(entry: Entry) -> bool:
+    """Whether a server that cannot be reached has closed by now, by its own rule, what the dead owner left there."""
+    now = time.time()
+    try:
+        orphan_s, since = float(entry.data.get("orphan_s", "3600")), float(entry.data["unreachable_since"])
+    except (KeyError, ValueError):
+        Registry().update(entry, unreachable_since=f"{now:.0f}")
+        return False
+    return now - since > max(orphan_s, 60.0)
 
 
 def _snapshot_of(spec: SandboxSpec, link: Link) -> int | None:

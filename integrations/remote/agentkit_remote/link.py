@@ -97,6 +97,8 @@ class Link:
     def __init__(self, address: Address, *, connect_s: float, reconnect_s: float) -> None:
         self.session = secrets.token_hex(16)
         self.capabilities: Capabilities | None = None
+        self.orphan_s = 0.0
+        """How long the server waits for us, seconds."""
         self.fault: AgentkitError | None = None
         """Why it is of no use any more."""
         self.users = 0
@@ -357,6 +359,7 @@ class Link:
     def _understand(self, about: Fields) -> None:
         match about.optional_text("error"):
             case None:
+                self.orphan_s = about.seconds("orphan_s") or 0.0
                 self.capabilities = capabilities_from_json(about.object("capabilities"))
             case "unknown":
                 raise SandboxDead(f"{self._address.url} was restarted, or did not hear of us for too long")

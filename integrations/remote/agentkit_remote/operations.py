@@ -78,6 +78,8 @@ class Asked:
     outflow: Outflow
     finish: Callable[[], None]
     """Say that a part of the output has ended."""
+    reserve: Callable[[int], None]
+    """Count bytes that are held until the request ends; a `SandboxError` where the client has too many."""
 
     @property
     def sandbox(self) -> Sandbox:
@@ -94,6 +96,7 @@ class Asked:
         pieces = bytearray()
         while (piece := await self.inflow.take()) is not None:
             pieces += piece
+            self.reserve(len(piece))
             if len(pieces) > self.session.policy.body_limit_bytes:
                 raise SandboxError(f"more than the {self.session.policy.body_limit_bytes} bytes that this server takes")
         return bytes(pieces)
@@ -109,6 +112,7 @@ class Asked:
             raise SandboxError(
                 f"cap {cap} is more than the {self.session.policy.body_limit_bytes} bytes that this server keeps"
             )
+        self.reserve(cap.head_bytes + cap.tail_bytes)
         return cap
 
 

@@ -28,7 +28,9 @@ class ServerPolicy:
     max_transfers: int = 8
     """Files and trees of one client, in either direction, at a time; others wait."""
     body_limit_bytes: int = 64 * 1024 * 1024
-    """Largest command, standard input, file written or output kept."""
+    """Largest command, standard input, file written or read, or output kept."""
+    memory_limit_bytes: int = 1024**3
+    """Of commands, inputs and outputs kept of one client, at a time."""
     tree_limit_bytes: int = 1024**3
     """Largest tree uploaded, on disk while it is received."""
     share: tuple[str, ...] = ()
@@ -61,6 +63,9 @@ class ServerPolicy:
         """
         if isinstance(backend, Capable):
             self.narrow(backend.capabilities).check(spec, "remote")
+        if spec.read_limit_bytes > self.body_limit_bytes:
+            found = f"{spec.read_limit_bytes} is more than the {self.body_limit_bytes} that this server gives"
+            raise ConfigError(f"read_limit_bytes {found}")
         network = "allow" if isinstance(spec.network, Allow) else spec.network
         if network not in self.networks:
             raise ConfigError(f"network {network!r} is not allowed by this server")

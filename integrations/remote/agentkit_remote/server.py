@@ -168,9 +168,7 @@ class SandboxServer:
         if not _SESSION.match(name) or version != VERSION:
             raise WireError(f"HELLO of version {version}: expected {VERSION} and a session of 32 hexadecimal digits")
         session = self._sessions.get((client, name))
-        if session is not None and session.is_ending:
-            session = None
-        if session is None and hello.flag("resume"):
+        if (session is None and hello.flag("resume")) or (session is not None and session.is_ending):
             await greet(socket, {"error": "unknown"})
             return
         if session is None:

@@ -33,6 +33,7 @@ class _Request:
     outflow: Outflow
     scope: anyio.CancelScope = field(factory=anyio.CancelScope)
     is_final: bool = False
+    held_bytes: int = 0
 
 
 @define(eq=False)
@@ -89,6 +90,7 @@ class Session:
         self._requests: dict[int, _Request] = {}
         self._held: dict[int, _Held] = {}
         self._last = 0
+        self._held_bytes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._orphaning: asyncio.TimerHandle | None = None
         self._attaching = asyncio.Lock()
@@ -129,8 +131,8 @@ class Session:
                 self._wait_for_another()
 
     def _wait_for_another(self) -> None:
-        if self.is_ended or self._ending is not None:
-            self._finish()
+        if self._ending is not None:
+            self._spawn(self.close())
             return
         left_s = self.policy.orphan_s - (time.monotonic() - self.peer.last_heard)
         self._orphaning = asyncio.get_running_loop().call_later(max(0.0, left_s), self._orphan)
@@ -191,7 +193,14 @@ class Session:
             def finish() -> None:
                 self.peer.send(Frame(Kind.END, number))
 
-            asked = Asked(number, fields, self, request.inflow, request.outflow, finish)
+            def reserve(count: int) -> None:
+                request.held_bytes += count
+                self._held_bytes += count
+                if self._held_bytes > self.policy.memory_limit_bytes:
+                    most = self.policy.memory_limit_bytes
+                    raise SandboxError(f"commands and outputs of more than {most} bytes at a time", retryable=True)
+
+            asked = Asked(number, fields, self, request.inflow, request.outflow, finish, reserve)
             with request.scope:
                 answer = {"ok": await OPERATIONS[operation](asked)}
             if request.scope.cancelled_caught:
@@ -205,6 +214,7 @@ class Session:
             answer = {"error": error_to_json(SandboxError(f"the server failed: {type(error).__name__}"))}
         finally:
             del self._requests[number]
+            self._held_bytes -= request.held_bytes
             request.inflow.close()
             request.outflow.close()
             self.peer.send(Frame(Kind.RESULT, number, body=answer))

@@ -140,7 +140,7 @@ async def test_a_server_that_is_told_to_stop_closes_all(bwrap: BwrapBackend, tok
         backend = RemoteBackend(said.rpartition(" ")[2], token=token, reconnect_s=1.0)
         sandbox = await backend.start(SandboxSpec())
         await sandbox.run("setsid sleep 77601 & true")
-        assert len(processes("sleep 77601")) == 1
+        await eventually(lambda: len(processes("sleep 77601")) == 1)
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)
         assert await anyio.to_thread.run_sync(server.wait) == 0

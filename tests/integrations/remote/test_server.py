@@ -5,6 +5,7 @@ import contextlib
 import random
 import resource
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -195,12 +196,17 @@ async def test_arguments_that_are_none_fail_their_request_only(server: SandboxSe
 
 
 async def test_bounds_of_a_server(bwrap: BwrapBackend, token: str, tmp_path: Path) -> None:
-    policy = ServerPolicy(max_sandboxes=2, max_sessions=2, body_limit_bytes=100_000, tree_limit_bytes=100_000)
+    policy = ServerPolicy(
+        max_sandboxes=2, max_sessions=2, body_limit_bytes=100_000, tree_limit_bytes=100_000, memory_limit_bytes=250_000
+    )
     async with SandboxServer(bwrap, tokens=[token], policy=policy) as server:
         backend = RemoteBackend(server.url, token=token)
-        async with await backend.start(SandboxSpec()) as one, await backend.start(SandboxSpec()):
+        spec = SandboxSpec(read_limit_bytes=100_000)
+        with pytest.raises(ConfigError, match="read_limit_bytes"):
+            await backend.start(SandboxSpec(read_limit_bytes=100_001))
+        async with await backend.start(spec) as one, await backend.start(spec):
             with pytest.raises(SandboxError, match="2 sandboxes") as caught:
-                await backend.start(SandboxSpec())
+                await backend.start(spec)
             assert caught.value.retryable
             for refused in (
                 one.write("f", b"x" * 100_001),
@@ -215,15 +221,23 @@ async def test_bounds_of_a_server(bwrap: BwrapBackend, token: str, tmp_path: Pat
             with pytest.raises(SandboxError, match="100000"):
                 await one.upload(tmp_path / "large", "large")
             assert (await one.run("ls")).text == ""
+            small = OutputCap(100, 100)
+            busy = asyncio.ensure_future(one.exec(["sleep", "0.5"], stdin=b"x" * 90_000, cap=OutputCap(90_000, 0)))
+            await anyio.sleep(0.2)
+            with pytest.raises(SandboxError, match="250000") as too_many:
+                await one.exec(["cat"], stdin=b"x" * 90_000, cap=small)
+            assert too_many.value.retryable
+            assert (await busy).exit_code == 0
+            assert (await one.exec(["wc", "-c"], stdin=b"x" * 90_000, cap=small)).text.split() == ["90000"]
             second = RemoteBackend(server.url, token=token)
             third = RemoteBackend(server.url, token=token)
             async with second:
                 with pytest.raises(SandboxError, match="2 sandboxes"):
-                    await second.start(SandboxSpec())
+                    await second.start(spec)
                 with pytest.raises(SandboxError, match="no more clients") as full:
-                    await third.start(SandboxSpec())
+                    await third.start(spec)
                 assert full.value.retryable
-        async with await third.start(SandboxSpec()):
+        async with await third.start(spec):
             pass
 
 
@@ -346,8 +360,14 @@ async def test_what_a_dead_client_left_is_removed_by_its_entry(bwrap: BwrapBacke
             nobody = Entry(type="remote", name="x", owner="x", data={"url": server.url, "session": SESSION})
             with pytest.raises(SandboxError, match="token"):
                 await RemoteBackend.remove(nobody)
-    with pytest.raises(SandboxError, match="cannot be reached"):
-        await RemoteBackend.remove(dead)
+    for _ in range(2):
+        with pytest.raises(SandboxError, match="cannot be reached"):
+            await RemoteBackend.remove(dead)
+    (noted,) = [entry for entry in Registry().entries() if entry.name == dead.name]
+    assert noted.data["orphan_s"] == "60"
+    await RemoteBackend.remove(
+        Registry().update(noted, unreachable_since=str(time.time() - 100))
+    )  # it was closed there
 
 
 def _dead(owner: str) -> str:
