@@ -20,7 +20,7 @@ from agentkit.errors import SandboxDead
 from agentkit.protocols import ExecResult, OutputCap, Sandbox, SandboxBackend, SandboxSpec
 from agentkit.protocols.sandbox_spec import Capabilities, Limits
 from agentkit.sandbox import BwrapBackend, HostBackend, collect
-from agentkit.sandbox.leaks import owner
+from agentkit.sandbox.leaks import owner, remove_tree
 from agentkit.sandbox.registry import Entry, Registry
 from agentkit.testing.sandboxes import BoundsSuite, ConformanceSuite, LeakSuite, SecuritySuite, Traces
 
@@ -135,7 +135,7 @@ class Leaking(LeakSuite):
                 with contextlib.suppress(OSError):
                     os.kill(int(what), 9)
             elif kind == "directory":
-                Path(what).rmdir()
+                remove_tree(Path(what))
 
 
 # Conformance
@@ -233,7 +233,7 @@ class TestMixesCommands(Conforming):
             return evolve(early, output=(await self.inner.run("cat last; echo $$ > last; " + rest)).output)
 
 
-@sees("test_files", "read")
+@sees("test_files", "DID NOT RAISE")
 class TestReadsDevices(Conforming):
     class sandbox(Fine):
         async def read(self, path, /):
@@ -333,6 +333,10 @@ class TestPutsSecretsOnCommandLines(Isolating):
 
 @sees("test_what_a_sandbox_packs_writes_nowhere_else", "planted")
 class TestTrustsTar(Isolating):
+    @pytest.fixture
+    def backend(self):
+        return Backend(self.sandbox, inner=BwrapBackend(), isolated=True)  # so that its tar is not the host's
+
     class sandbox(Fine):
         async def download(self, source, destination, /):
             with tempfile.TemporaryFile() as spool:
@@ -342,7 +346,7 @@ class TestTrustsTar(Isolating):
                     tar.extractall(destination, filter="fully_trusted")
 
 
-@sees("test_a_symlink_inside_does_not_lead_a_download_out", "hunter2-of-the-host")
+@sees("test_a_symlink_inside_does_not_lead_a_download_out", "AssertionError: tree")
 class TestDereferencesWhatItPacks(Isolating):
     class sandbox(Fine):
         async def download(self, source, destination, /):
@@ -442,7 +446,8 @@ class TestForgetsACancelledStart(Leaking):
             async def start(self, spec):
                 sandbox = await self.inner.start(spec)
                 kept = subprocess.Popen(["sleep", "55"])
-                await anyio.sleep(0.001)
+                for _ in range(10):
+                    await anyio.sleep(0.001)
                 kept.kill()
                 kept.wait()
                 return sandbox

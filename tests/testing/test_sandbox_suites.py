@@ -46,7 +46,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found: dict[str, str] = {}
     for case in ET.parse(report).iter("testcase"):
         said = [f"{one.get('message')}\n{one.text}" for one in case if one.tag in ("failure", "error", "skipped")]
-        found[case.attrib["classname"].rpartition(".")[2]] = "\n".join(said)
+        name = case.attrib["classname"].rpartition(".")[2]
+        found[name] = "\n".join([found.get(name, ""), *said]).strip()
     return found
 
 

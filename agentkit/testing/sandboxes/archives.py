@@ -18,7 +18,7 @@ class ArchiveTests(IsolatedSuite):
     """Tests of what goes up and comes down."""
 
     async def test_what_a_sandbox_packs_writes_nowhere_else(self, backend: SandboxBackend, tmp_path: Path) -> None:
-        """The sandbox's own `tar` is replaced by one that packs what it likes."""
+        """The first `tar` of its PATH packs what it likes. No program is replaced: it may be the host's in truth."""
         target = tmp_path / "target"
         target.mkdir()
         (tmp_path / "kept").write_text("kept")
@@ -28,7 +28,7 @@ class ArchiveTests(IsolatedSuite):
             for name, archive in _hostile(tmp_path).items():
                 await sandbox.write("evil/archive", archive)
                 await sandbox.write("evil/tar", _TAR.encode())
-                await sandbox.run("chmod +x evil/tar; w=$(PATH=${PATH#*:} command -v tar) && cp evil/tar $w")
+                await sandbox.run("chmod +x evil/tar")
                 with contextlib.suppress(SandboxError):  # that, or no more than what is really there
                     await sandbox.download("tree", target / "made")
                     assert _tree(target / "made") <= {"file"}, name

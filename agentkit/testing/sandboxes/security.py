@@ -8,6 +8,7 @@ from agentkit.testing.sandboxes.intrusion import IntrusionTests
 class SecuritySuite(IntrusionTests, ArchiveTests, ExhaustionTests):
     """What programs inside may try, and must not get. Skipped for a back end that does not claim to isolate.
 
-    Programs are tried as they are: with `python3` among `may_lack`, what needs it is left out. Limits are tried where
-    the back end claims to keep them. None of it does harm where the isolation is broken.
+    With `python3` among `may_lack`, what needs it is left out. Limits are tried where the back end claims to keep
+    them. Where the isolation is broken, no harm is done to the host: only files that the test made are written to, only
+    a process that it started is killed, and bombs are bounded.
     """
