@@ -16,6 +16,7 @@ import anyio
 
 from agentkit.errors import ConfigError, SandboxError
 from agentkit.protocols.sandbox_spec import Capabilities, SandboxSpec
+from agentkit.sandbox.completion import finish
 from agentkit.sandbox.containers.client import Client, as_data, from_data
 from agentkit.sandbox.containers.opening import INSIDE, Opening, directory_of, remove_directory
 from agentkit.sandbox.embedded import LOG, EmbeddedSandbox
@@ -25,6 +26,8 @@ from agentkit.sandbox.spawner import Spawner, hold_spawner
 from agentkit.sandbox.starts import Starts
 
 TIDY_S = 30.0
+GRACE_S = 10.0
+PULL_S = 3600.0
 NOT_NEEDED = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP")
 """Of an engine's default capabilities, those that package managers in images do without. None is added by name: engines
 would give it to users other than root as well."""
@@ -151,8 +154,12 @@ class Engine:
             entry = Registry().add(self.name, name, lifetime_s=spec.lifetime_s, data=data)
             opening = Opening.make(name, self._directory)
             arguments = (*self._run(name, spec, opening), *words, *opening.command(spec))
+            if spec.rootfs is None:
+                await self._fetch(words[-1])
             called = True
-            result = await self._client.call("run", *arguments, timeout_s=self._timeout_s)
+            result = await finish(  # an engine killed half way may keep what no name leads to
+                lambda: self._client.call("run", *arguments, timeout_s=self._timeout_s), grace_s=GRACE_S
+            )
             if result.exit_code:
                 raise self._refused(result.exit_code, result.text.strip(), words[-1])
             return await opening.sandbox(name, spec, timeout_s=self._timeout_s, after=after)
@@ -160,6 +167,19 @@ class Engine:
             with anyio.CancelScope(shield=True):
                 await after(self._looks_after_kill if called else 0)
             raise
+
+    async def _fetch(self, image: str) -> None:
+        """Pull an image where it was said to; `run` itself never does, for that may take minutes."""
+        if self._pull == "missing":
+            found = await self._client.call("image", "inspect", "--format", "{{.Id}}", image)
+            if found.exit_code == 0:
+                return
+        if self._pull != "never":
+            pulled = await self._client.call("pull", "--quiet", image, timeout_s=PULL_S)
+            if pulled.exit_code:
+                raise SandboxError(
+                    f"{self.name} could not pull {image!r}: {pulled.text.strip()[-500:]!r}", retryable=True
+                )
 
     def _run(self, name: str, spec: SandboxSpec, opening: Opening) -> list[str]:
         words = ["--detach", "--rm", "--name", name, "--hostname", "sandbox", "--log-driver", "none"]
@@ -172,7 +192,7 @@ class Engine:
         words += ["--security-opt", "no-new-privileges"]
         for capability in NOT_NEEDED:
             words += ["--cap-drop", capability]
-        words += ["--pull", self._pull, "--no-healthcheck", *self._run_flags]
+        words += ["--pull", "never", "--no-healthcheck", *self._run_flags]
         words += [] if self._user is None else ["--user", self._user]
         words += mount(opening.source, INSIDE)
         for outside, inside in spec.read_only:

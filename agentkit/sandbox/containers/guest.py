@@ -28,7 +28,8 @@ from agentkit.errors import InvariantError, SandboxDead
 from agentkit.protocols.sandbox import OutputCap
 from agentkit.sandbox.containers.requests import GUEST, Found, Redirection, Reports, found, request
 from agentkit.sandbox.execution import execute
-from agentkit.sandbox.spawner import Kept, Process, Program, StartFailed, readable
+from agentkit.sandbox.place import Kept, Process, Program, StartFailed
+from agentkit.sandbox.spawner import readable
 
 START_S = 20.0
 KEPT_BYTES = 1 << 20

@@ -21,7 +21,7 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from agentkit.sandbox.framing import encode, quote
-from agentkit.sandbox.spawner import Program
+from agentkit.sandbox.place import Program
 
 GUEST = Path(__file__).with_name("guest.sh")
 _READY = b"\0ready\n"

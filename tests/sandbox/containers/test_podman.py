@@ -109,6 +109,10 @@ async def test_what_cannot_start_says_why_and_leaves_nothing(
         with pytest.raises((SandboxError, ConfigError), match=why) as caught:
             await podman.start(SandboxSpec(env={"KEY": "hunter2"}, **changes))  # type: ignore[arg-type]  # of all kinds
         assert "hunter2" not in str(caught.value)
+    missing = PodmanBackend(command=rig.command, pull="missing", directory=str(directory))
+    with pytest.raises(SandboxError, match="could not pull"):
+        await missing.start(SandboxSpec(image="127.0.0.1:1/no/such:image"))
+    await (await missing.start(SandboxSpec(image=rig.image))).close()
     with pytest.raises(ConfigError, match="set image"):
         await PodmanBackend(command=rig.command).start(SandboxSpec())
     with pytest.raises(SandboxError, match="no-such-engine"):

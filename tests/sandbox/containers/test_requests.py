@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentkit.errors import SandboxError
 from agentkit.sandbox.containers.requests import GUEST, Redirection, Reports, found, request
-from agentkit.sandbox.spawner import Program
+from agentkit.sandbox.place import Program
 
 # What the guest defines for requests, without the guest: they are sourced and show what they would become.
 _FUNCTIONS = """
