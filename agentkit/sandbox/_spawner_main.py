@@ -16,7 +16,6 @@ death signal follows the *thread* that forked.
 import contextlib
 import ctypes
 import errno
-import fcntl
 import gc
 import json
 import os
@@ -25,220 +24,24 @@ import select
 import signal
 import socket
 import sys
-import termios
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentkit.sandbox import _spawner_confine as confine
-    from agentkit.sandbox import _spawner_keep as keeping
-    from agentkit.sandbox import _spawner_mounts as mounts
+    from agentkit.sandbox import _spawner_programs as programs
+    from agentkit.sandbox._spawner_programs import children, send_signal, stat, tree
 else:  # run by path and isolated: what belongs to this program lies beside it
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     confine = __import__("_spawner_confine")
-    keeping = __import__("_spawner_keep")
-    mounts = __import__("_spawner_mounts")
+    programs = __import__("_spawner_programs")
     sys.path.pop()
+    children, send_signal = programs.children, programs.send_signal
+    stat, tree = programs.stat, programs.tree
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-NS_GET_PARENT = 0xB702
-NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
-NICER = 5
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def children(pid: int) -> list[int]:
-    """The direct children of a process, those of all its threads."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found.extend(map(int, file.read().split()))
-    return found
-
-
-def stat(pid: int) -> tuple[str, int]:
-    """(state, start time in clock ticks since boot); ("X", 0) for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return fields[0].decode(), int(fields[19])
-    except (OSError, IndexError):
-        return "X", 0
-
-
-def tree(roots: list[int]) -> list[int]:
-    """The live processes among `roots` and below."""
-    found: list[int] = []
-    todo = list(roots)
-    while todo:
-        pid = todo.pop()
-        todo.extend(children(pid))
-        if stat(pid)[0] not in "ZX":
-            found.append(pid)
-    return found
-
-
-def send_signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def enter(pid: int) -> None:
-    """Join the namespaces of `pid`; the pid namespace takes effect for children."""
-    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # else the sandbox could ptrace us, or take our descriptors, before exec
-    handles = {}
-    for name in NAMESPACES:  # all opened first: once the mounts are the sandbox's, so is /proc
-        handle = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY)
-        if os.fstat(handle).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
-            handles[name] = handle
-    user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
-    own = os.stat("/proc/self/ns/user").st_ino
-    users = []  # innermost first; bwrap nests two of them for an ordinary user
-    while os.fstat(user).st_ino != own:
-        users.append(user)
-        user = LIBC.ioctl(user, NS_GET_PARENT)
-        if user < 0:
-            break
-    if users:
-        confine.check(LIBC.setns(users.pop(), 0), "setns user")
-    for name, handle in handles.items():
-        confine.check(LIBC.setns(handle, 0), f"setns {name}")
-    while users:
-        confine.check(LIBC.setns(users.pop(), 0), "setns user")
-
-
-def become(body: dict[str, Any], fds: list[int], parent: int | None) -> None:
-    """Turn this forked child into the program asked for.
-
-    Without a terminal of its own it stays in the spawner's session: Linux shares the processors between sessions first,
-    so a thousand sandboxes with one each would leave the event loop a thousandth. Being nicer keeps the spawner prompt.
-    """
-    if body.get("terminal"):  # a terminal belongs to a session
-        os.setsid()
-    else:
-        os.setpgid(0, 0)
-    os.nice(NICER)
-    if "mounts" in body:
-        body["stage"] = "mounts"
-        mounts.prepare(body["mounts"])
-        body["stage"] = "enter"
-    if parent is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(127)
-    signal.set_wakeup_fd(-1)
-    for number in (
-        signal.SIGCHLD,
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-        signal.SIGHUP,
-        signal.SIGUSR1,
-    ):
-        signal.signal(number, signal.SIG_DFL)
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in fds]
-    null = os.open("/dev/null", os.O_RDWR)
-    for target in (0, 1, 2):
-        if target not in body["targets"]:
-            os.dup2(null, target)
-    for fd, target in zip(high, body["targets"], strict=True):
-        os.dup2(fd, target)
-    if body.get("terminal"):
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    confine.forbid_core_dumps()
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
-    if "keep" in body:
-        keep(body["keep"])
-    body["stage"] = "privileges"
-    if body.get("drop"):
-        program = body["confine"].get("seccomp")
-        uid, most, capabilities = body.get("uid"), body.get("max_processes"), body.get("capabilities", 0)
-        confine.drop_privileges(uid, most, bytes.fromhex(program) if program else None, capabilities)
-    body["stage"] = "cwd"
-    for path in body.get("make", ()):
-        os.makedirs(path, exist_ok=True)
-    for path in body["cwd"]:  # the first that exists
-        try:
-            os.chdir(path)
-            break
-        except OSError:
-            if path == body["cwd"][-1]:
-                raise
-    body["stage"] = "exec"
-    os.execvpe(body["argv"][0], body["argv"], body["env"])  # noqa: S606  # its whole purpose
-
-
-def keep(body: dict[str, Any]) -> None:
-    """Copy what a sandbox has written, and exit; what went wrong is said on descriptor 1."""
-    code = 1
-    try:
-        source = os.open(f"/proc/{body['holder']}/root{mounts.SCRATCH}", keeping.DIRECTORY)
-        users = os.open(f"/proc/{body['holder']}/ns/user", os.O_RDONLY)
-        if os.geteuid() != 0:  # there we may read what has no permissions for its owner
-            confine.check(LIBC.setns(users, 0), "setns user")
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd > 2 and fd != source:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        keeping.keep(source, body["names"], body["target"])
-        code = 0
-    except BaseException as error:
-        os.write(1, str(error).encode("utf-8", "backslashreplace"))
-    finally:
-        os._exit(code)
-
-
-def fork_program(body: dict[str, Any], fds: list[int], target: int | None) -> int:
-    """The pid of the started program. Raises RuntimeError(stage, errno, text) where it could not be started."""
-    reading, writing = os.pipe()
-    spawner = os.getpid()
-    body["stage"] = "enter"
-    middle = os.fork()
-    if middle == 0:
-        try:
-            os.close(reading)
-            confine.join_groups(body["confine"].get("groups", ()))
-            if target is None:
-                become(body, fds, spawner)
-            else:
-                confine.offer_to_oom()
-                if body.get("terminal") and body.get("owner") is not None:
-                    os.fchown(fds[body["targets"].index(0)], body["owner"], -1)  # programs open it again by its name
-                enter(target)
-                body["stage"] = "exec"  # no process more where its limit is reached: what a shell would say of it
-                inside = os.fork()
-                if inside:
-                    # The child is handed to the spawner, its subreaper, when this process ends.
-                    os.write(writing, json.dumps({"pid": inside}).encode() + b"\n")
-                    os._exit(0)
-                become(body, fds, None)
-        except BaseException as error:
-            text = {"stage": body["stage"], "errno": getattr(error, "errno", 0) or 0, "error": str(error)}
-            os.write(writing, json.dumps(text).encode() + b"\n")
-        finally:
-            os._exit(127)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        answers = [json.loads(line) for line in file.read().splitlines()]
-    pid, ended = middle, 0
-    if target is not None:
-        ended = os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])
-        pid = next((answer["pid"] for answer in answers if "pid" in answer), 0)
-    for answer in answers:
-        if "error" in answer:
-            if pid:
-                os.waitpid(pid, 0)
-            raise RuntimeError(answer["stage"], answer["errno"], answer["error"])
-    if not pid and ended == -signal.SIGKILL:
-        raise RuntimeError("exec", errno.ENOMEM, "the memory of the sandbox is used up")
-    if not pid:
-        raise RuntimeError("enter", errno.ESRCH, "the process to enter is gone")
-    return pid
 
 
 class Child:
@@ -278,6 +81,7 @@ class Spawner:
         self.channels: dict[int, Child] = {}
         self.ending = False
         self.leaving: list[Mapping[str, Any]] = []
+        self.spares: dict[int, programs.Spare] = {}
         self.epoll = select.epoll()
         self.epoll.register(main.fileno(), select.EPOLLIN)
         self.wakeup, writing = os.pipe()
@@ -333,7 +137,7 @@ class Spawner:
         for level, sort, payload in control:
             if level == socket.SOL_SOCKET and sort == socket.SCM_RIGHTS:
                 fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
-        with open(fds[0], "rb") as file:
+        with open(fds[0], "rb", closefd=False) as file:
             file.seek(0)
             body = json.load(file)
         channel = socket.socket(fileno=fds[1])
@@ -355,7 +159,8 @@ class Spawner:
                 if kind == "holder":
                     confine.make_groups(confined.get("groups", ()))
                     made = confined.get("groups", ())
-                pid = fork_program(body, fds[2:], target)
+                spare = self.spares.pop(holder, None) if holder else None
+                pid = programs.fork_program(body, fds[2:], target, request=fds[0], spare=spare)
         except (RuntimeError, OSError) as error:
             self.leave(made)
             stage, number, text = error.args if isinstance(error, RuntimeError) else ("fork", error.errno, str(error))
@@ -363,13 +168,18 @@ class Spawner:
             channel.close()
             return
         finally:
-            for fd in fds[2:]:
+            for fd in (fds[0], *fds[2:]):
                 os.close(fd)
         child = Child(pid, channel, kind, holder, confined, body.get("bare", False))
         self.children[pid] = child
         self.channels[channel.fileno()] = child
         self.epoll.register(channel.fileno(), select.EPOLLIN)
         self.tell(channel, {"pid": pid})
+        if kind != "nest" and confined.get("groups"):
+            inside = holder or pid
+            if inside in self.children:
+                with contextlib.suppress(OSError):  # without one, the next program is started without
+                    self.spares[inside] = programs.Spare(confined)
 
     def inner(self, holder: int) -> int:
         """The init of a bwrap: its one child."""
@@ -477,17 +287,25 @@ class Spawner:
                 break
             child = self.children.pop(pid, None)
             strays = True
+            for holder in [holder for holder, spare in self.spares.items() if spare.pid == pid]:  # killed
+                self.end_spare(holder)
             if child is None:
                 continue
             if child.kind == "holder":
+                self.end_spare(pid)
                 self.leave(child.confined.get("groups", ()))
             code = os.waitstatus_to_exitcode(status)
             if child.channel.fileno() >= 0:
                 self.tell(child.channel, {"exit": code if code >= 0 else 128 - code})
         if strays and not self.nested:  # a bwrap init whose monitor died while it was being set up
             for pid in children(os.getpid()):
-                if pid not in self.children:
+                if pid not in self.children and pid not in [spare.pid for spare in self.spares.values()]:
                     send_signal([pid], signal.SIGKILL)
+
+    def end_spare(self, holder: int) -> None:
+        spare = self.spares.pop(holder, None)
+        if spare is not None:
+            spare.end()
 
     def leave(self, groups: confine.Groups) -> None:
         """Remove control groups whose sandbox has ended, later where one of its processes is not quite gone."""
@@ -499,6 +317,8 @@ class Spawner:
 
     def end_all(self) -> None:
         """Kill everything below us, whatever it forks meanwhile, and wait for it."""
+        for holder in list(self.spares):
+            self.end_spare(holder)
         for child in list(self.children.values()):
             self.end(child)
         deadline = time.monotonic() + 4.0

@@ -180,7 +180,8 @@ def _files(limits: Limits, hierarchy: Hierarchy) -> Iterator[tuple[str, str]]:
         # Nothing more in swap. The file is missing where the kernel does not account for swap: then it cannot be bound.
         yield ("?memory.memsw.limit_in_bytes", str(limits.memory_bytes)) if first else ("?memory.swap.max", "0")
     if limits.processes is not None and "pids" in hierarchy.controllers:
-        yield ("pids.max", str(limits.processes + OWN_PROCESSES))
+        waiting = 1  # in the group, to start the next program
+        yield ("pids.max", str(limits.processes + OWN_PROCESSES + waiting))
     if limits.cpus is not None and "cpu" in hierarchy.controllers:
         quota = str(max(1000, round(limits.cpus * PERIOD_US)))
         if first:

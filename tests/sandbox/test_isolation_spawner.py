@@ -1,10 +1,17 @@
 """The spawner at awkward moments."""
 
+import os
+import signal
 import socket
+from pathlib import Path
 
 import anyio
 import pytest
 
+from agentkit.protocols import SandboxSpec
+from agentkit.protocols.sandbox_spec import Limits
+from agentkit.sandbox import BwrapBackend
+from agentkit.sandbox.cgroups import enforced, find_hierarchies
 from agentkit.sandbox.spawner import hold_spawner, request
 
 pytestmark = pytest.mark.slow
@@ -23,3 +30,51 @@ async def test_what_is_ended_as_soon_as_it_is_there_ends() -> None:
                 nested.close()
     finally:
         await spawner.release()
+
+
+@pytest.fixture
+def limited(bwrap: BwrapBackend) -> BwrapBackend:
+    if "processes" not in enforced(find_hierarchies()):
+        pytest.skip("no control groups can be made here")
+    return bwrap
+
+
+def _waiting(spawner: int) -> list[int]:
+    """The children of the spawner that are still the spawner's program: they wait to become another."""
+    own = Path(f"/proc/{spawner}/cmdline").read_bytes()
+    pids = Path(f"/proc/{spawner}/task/{spawner}/children").read_text().split()
+    return [int(pid) for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes() == own]
+
+
+def _sockets(pid: int) -> int:
+    return sum(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd"))
+
+
+async def test_one_waits_in_the_groups_to_start_the_next_program(limited: BwrapBackend) -> None:
+    async with await limited.start(SandboxSpec(limits=Limits(processes=30))) as sandbox:
+        seen: set[int] = set()
+        for number in range(4):
+            assert (await sandbox.exec(["sh", "-c", f"echo {number}; exit {number}"])).exit_code == number
+            with anyio.fail_after(10.0):
+                while len(waiting := _waiting(sandbox._place.spawner.pid)) != 1 or _sockets(waiting[0]) != 1:  # type: ignore[attr-defined]
+                    await anyio.sleep(0.01)
+            seen.update(waiting)
+        assert len(seen) == 4  # each is good for one
+
+
+async def test_when_who_waits_is_killed_the_next_program_starts_all_the_same(limited: BwrapBackend) -> None:
+    async with await limited.start(SandboxSpec(limits=Limits(processes=30))) as sandbox:
+        for pause in (0.0, 0.1):
+            for pid in _waiting(sandbox._place.spawner.pid):  # type: ignore[attr-defined]
+                os.kill(pid, signal.SIGKILL)
+            await anyio.sleep(pause)
+            assert (await sandbox.exec(["echo", "on"], timeout_s=5.0)).text == "on\n"
+
+
+async def test_a_program_that_cannot_start_is_told_so_by_who_waits(limited: BwrapBackend) -> None:
+    async with await limited.start(SandboxSpec(limits=Limits(processes=30))) as sandbox:
+        for _ in range(2):
+            assert (await sandbox.exec(["/nonexistent"])).exit_code == 127
+            many = await sandbox.exec(["cat"], stdin=b"x" * 300_000)
+            assert many.total_bytes == 300_000
+            assert (await sandbox.exec(["ls", "/proc/self/fd"])).text == "0\n1\n2\n3\n"
