@@ -10,7 +10,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from agentkit.protocols import ExecResult
+from agentkit.sandbox.registry import Registry
+from agentkit.testing.sandboxes import Traces
 from agentkit.testing.sandboxes.cases import cases, complaints
+from agentkit.testing.sandboxes.suite import unique_s
 from agentkit.testing.sandboxes.sweep import awaits_of, cancel_at
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +69,24 @@ def test_what_has_no_fault_passes(outcomes: dict[str, str]) -> None:
     assert {name for name, said in outcomes.items() if not said} == {"TestRegisters"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_the_example_passes_its_suites(tmp_path: Path) -> None:
+    """On asyncio, where conformance and one leak test take some seconds."""
+    chosen = "asyncio and (TestConformance or many)"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "-k", chosen]
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), str(ROOT / "examples" / "test_own_sandbox.py")],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=140,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
+
+
 def test_the_battery_is_whole() -> None:
     battery = cases()
     assert len({case.name for case in battery}) == len(battery) == 52
@@ -80,6 +101,62 @@ def test_a_step_says_nothing_that_nobody_checks() -> None:
         for step in case.steps:
             said = complaints(step, ExecResult(0, b"", 0), slack_s=0.0)
             assert not [line for line in said if "nothing that a step can say" in line]
+
+
+def test_a_step_says_what_its_result_must_be() -> None:
+    result = ExecResult(3, b"found", 5, duration_s=2.0)
+    for step in (
+        {"exit_code": 3},
+        {"output": "found", "max_s": 2.0},
+        {"contains": "oun", "min_s": 2.0},
+        {"starts": "fo"},
+    ):
+        assert complaints(step, result, slack_s=0.0) == []
+    for step in (
+        {"exit_code": 0},
+        {"output": "foun"},
+        {"total_bytes": 4},
+        {"truncated": True},
+        {"timed_out": True},
+        {"died": True},
+        {"output_re": "foun"},
+        {"contains": "x"},
+        {"starts": "ound"},
+        {"max_output": 4},
+        {"min_s": 2.1},
+        {"max_s": 1.9},
+    ):
+        assert len(complaints(step, result, slack_s=0.0)) == 1, step
+    assert len(complaints({"nonzero": True}, ExecResult(0, b""), slack_s=0.0)) == 1
+    assert complaints({"max_s": 1.9}, result, slack_s=0.2) == []
+
+
+@pytest.mark.slow
+def test_traces_sees_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKIT_STATE", str(tmp_path / "state"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    mark = unique_s()
+    with subprocess.Popen(["sleep", "50"]) as earlier:
+        traces = Traces(mark, folder)
+        assert traces.left() == []
+        with subprocess.Popen(["sleep", "51"]) as below:
+            assert traces.left() == [f"process {below.pid} (sleep 51)"]
+            below.kill()
+        stray = subprocess.run(["sh", "-c", f"setsid sleep {mark} >&- & echo $!"], stdout=subprocess.PIPE, check=True)
+        assert traces.left() == [f"process {int(stray.stdout)} (sleep {mark})"]
+        os.kill(int(stray.stdout), 9)
+        entry = Registry().add("host", "one")
+        (folder / "file").touch()
+        assert traces.left() == ["entry host one", f"in {folder}: file"]
+        Registry().forget(entry)
+        (folder / "file").unlink()
+        descriptors = [os.dup(2) for _ in range(10)]
+        assert "open descriptors" in "".join(traces.left())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert traces.left() == []
+        earlier.kill()
 
 
 async def test_awaits_are_counted_and_cancelled_at() -> None:
