@@ -16,7 +16,8 @@ from agentkit.extras import require
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-DISTRIBUTIONS = {"PIL": "pillow", "ruamel": "ruamel-yaml", "swerex": "swe-rex"}  # where the import name is another
+# where the import name is another
+DISTRIBUTIONS = {"PIL": "pillow", "openenv": "openenv-core", "ruamel": "ruamel-yaml", "swerex": "swe-rex"}
 
 # hides a package from a fresh interpreter, then does what a user would
 HIDDEN = """
