@@ -147,13 +147,14 @@ async def test_an_entry_without_an_id_is_removed_by_its_name(cloud: FakeModal) -
     await sandbox.close()
 
 
+@pytest.mark.parametrize("status", [Status.UNAVAILABLE, Status.INVALID_ARGUMENT])
 async def test_what_cannot_be_terminated_stays_registered(
-    cloud: FakeModal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cloud: FakeModal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: Status
 ) -> None:
     monkeypatch.setattr("agentkit_modal.backend.END_S", 0.3)
     sandbox = await _backend().start(SandboxSpec())
     box = cloud.live()[0]
-    cloud.faults["SandboxTerminateV2"] = [Fault(Status.UNAVAILABLE, times=1000)]
+    cloud.faults["SandboxTerminateV2"] = [Fault(status, times=1000)]
     await sandbox.close()
     assert "stays registered" in caplog.text
     assert [entry.name for entry in Registry().entries()] == [box.name]

@@ -41,7 +41,7 @@ class Box:
 
 @define
 class Fault:
-    """What happens to the next `times` calls of an action (or of `gateway`)."""
+    """What happens to the next `times` calls of an action, of `gateway` or of an operation inside."""
 
     status: int = 500
     code: str = "InternalError"
@@ -213,7 +213,8 @@ class FakeVefaas:
         box = self.boxes.get(request.headers.get("X-Faas-Instance-Name", ""))
         if box is None or box.status != "Ready":
             return web.Response(status=502, text="no such instance")
-        fault = next((one for one in self.faults.get("gateway", []) if one.times > 0), None)
+        planned = self.faults.get("gateway", []) + self.faults.get(request.match_info["tail"], [])
+        fault = next((one for one in planned if one.times > 0), None)
         url = f"http://127.0.0.1:{box.port}/{request.match_info['tail']}"
         headers = {"X-Agentkit-Token": request.headers.get("X-Agentkit-Token", "")}
         try:

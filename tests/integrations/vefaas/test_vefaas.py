@@ -83,7 +83,8 @@ async def test_a_gateway_that_stumbles_changes_nothing(cloud: FakeVefaas) -> Non
         cloud.faults["gateway"] = [Fault(502, times=2), Fault(504, after=True, times=3)]
         result = await sandbox.run("for i in {1..2000}; do echo $i; done")
         assert result.text.split() == [str(number) for number in range(1, 2001)]
-        cloud.faults["gateway"] = [Fault(502, after=True, times=2)]
+        cloud.faults.clear()
+        cloud.faults |= {"give": [Fault(502, after=True, times=3)], "start": [Fault(504, after=True)]}
         blob = bytes(range(256)) * 4000
         await sandbox.write("blob", blob)
         assert await sandbox.read("blob") == blob

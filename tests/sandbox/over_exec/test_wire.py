@@ -50,6 +50,10 @@ PIECES = st.sampled_from(
 
 @given(pieces=st.lists(PIECES, max_size=12), cuts=st.lists(st.integers(0, 400), max_size=8))
 @example(pieces=[b"text", MARK.encode() + b" ok 0 0 5\n", b"s", MARK.encode() + b".\n"], cuts=[3, 20, 37, 50])
+@example(
+    pieces=[MARK.encode() + b" ok 0 0 5\n", b"text", MARK.encode() + b" died 137 1 -1\n", MARK.encode() + b".\n"],
+    cuts=[],
+)
 def test_the_answer_is_found_however_it_arrives(pieces: list[bytes], cuts: list[int]) -> None:
     said = b"".join(pieces)
     output = bytearray()
