@@ -97,7 +97,7 @@ def test_descriptors_are_opened_in_their_direction_and_the_rest_is_closed() -> N
 lines = st.lists(
     st.one_of(
         st.builds("pid {}".format, st.integers(1, 99999)),
-        st.builds("exit {}".format, st.integers(0, 255)),
+        st.builds("exit {}".format, st.integers(0, 999)),
         st.builds("signalled {}".format, st.integers(0, 99)),
         st.builds("error cwd {}".format, st.text("abc /", max_size=5)),
         st.text("pidextsgnal 0123-\x1b", max_size=12),
@@ -108,6 +108,7 @@ lines = st.lists(
 
 @given(lines, st.lists(st.integers(0, 200), max_size=6))
 @example(["exit 1234567890123"], [])
+@example(["exit 300"], [])
 @example(["exit -1", "pid 0x10", "exit 1 2"], [])
 def test_reports_are_the_same_however_they_are_split(said: list[str], cuts: list[int]) -> None:
     data = "".join(f"{line}\n" for line in said).encode()
@@ -134,6 +135,7 @@ def test_a_flood_without_lines_is_no_report() -> None:
     for _ in range(100):
         reports.feed(b"x" * 1000)
     assert reports.is_broken
+    assert len(reports._buffer) <= 8192
 
 
 @given(st.dictionaries(names, words, max_size=5), words.filter(lambda w: "\n" not in w))
