@@ -37,7 +37,9 @@ class Traces:
         pids = _below(os.getpid()) + [pid for pid in _pids() if self.mark.encode() in _bytes(pid, "cmdline")]
         yield from ((f"{pid} since {_started(pid)}", _told(pid)) for pid in pids)
         lines = belonging(owner())
-        lines += [f"mount {line}" for line in Path("/proc/self/mounts").read_text().splitlines()]
+        ours = (owner(), *map(str, self._directories))  # of all the others on this machine, anybody's may come and go
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        lines += [f"mount {line}" for line in mounts if any(name in line for name in ours)]
         for directory in self._directories:
             lines += [f"in {directory}: {path.name}" for path in directory.iterdir()]
         yield from ((line, line) for line in lines)
