@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 class TestLeaks(LeakSuite):
     loops = ("asyncio",)
     slack_s = 6.0
-    max_awaits = 6
-    kills = 2
+    max_awaits = 5
+    kills = 1
     many = 12
 
     @pytest.fixture

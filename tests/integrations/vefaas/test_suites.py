@@ -37,9 +37,9 @@ class TestConformance(ConformanceSuite):
 class TestLeaks(LeakSuite):
     loops = ("asyncio",)
     slack_s = 6.0
-    max_awaits = 5
-    kills = 2
-    many = 8
+    max_awaits = 3
+    kills = 1
+    many = 6
 
     def spec(self, **changes: Any) -> SandboxSpec:
         return _spec(**changes)

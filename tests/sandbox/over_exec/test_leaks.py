@@ -8,6 +8,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestLeaks(LeakSuite):
+    loops = ("trio",)
     slack_s = 4.0
     max_awaits = 5
     many = 12
