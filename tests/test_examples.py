@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 FILES = sorted(EXAMPLES.rglob("*.py"))
 PROGRAMS = [path.stem for path in sorted(EXAMPLES.glob("*.py")) if not path.stem.startswith("test_")]
 SHOWN = sorted((EXAMPLES / "pages").glob("*.py"))
-NESTED = {"agentkit.journal.export"}
+NESTED = {"agentkit.journal.export", "agentkit.testing.sandboxes"}
 Run = Callable[[str], Awaitable[list[str]]]
 
 

@@ -11,7 +11,7 @@ from typing import Self
 import anyio
 
 from agentkit.protocols import Capabilities, Sandbox, SandboxSpec
-from agentkit.sandbox import HostBackend
+from agentkit.sandbox import Entry, HostBackend, Registry
 
 
 # --8<-- [start:backend]
@@ -50,6 +50,22 @@ class LabelledBackend:
 # --8<-- [end:backend]
 
 
+# --8<-- [start:registry]
+def make(path: Path, lifetime_s: float, registry: Registry) -> Entry:
+    entry = registry.add("labelled", path.name, lifetime_s=lifetime_s, data={"path": str(path)})  # never a secret
+    path.mkdir()  # only now
+    return entry
+
+
+async def remove(entry: Entry) -> None:  # a class method of the back end; a SandboxError where it could not
+    path = Path(entry.data["path"])
+    if path.exists():  # perhaps it was never made, or is gone already
+        path.rmdir()
+
+
+# --8<-- [end:registry]
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
@@ -62,6 +78,12 @@ async def main() -> None:
             finally:
                 await sandbox.close()
         # --8<-- [end:use]
+        registry = Registry(directory / "state")
+        entry = make(directory / "machine", 60.0, registry)
+        assert registry.due() == []
+        await remove(entry)
+        await remove(entry)
+        registry.forget(entry)
 
 
 if __name__ == "__main__":
