@@ -539,7 +539,7 @@ class TestCollectsTheLiving(Leaking):
         async def everybody() -> None:
             await collect()
             for sandbox in backend.made:
-                await sandbox.inner.run("kill %1; wait")
+                await sandbox.inner.run("exit")
 
         return everybody
 
