@@ -34,7 +34,13 @@ _ak_answer() {
 }
 _ak_nap() {
   local _ak_got=
-  IFS= read -r -t "$1" -u 8 _ak_got && _ak_rang=$_ak_got
+  if IFS= read -r -t "$1" -u 8 _ak_got; then
+    _ak_rang=$_ak_part$_ak_got
+    _ak_part=
+  else
+    _ak_part+=$_ak_got # a time limit in the middle of a line leaves the half of it here
+    return 1
+  fi
 }
 _ak_stat() {
   local _ak_line=
@@ -141,13 +147,27 @@ _ak_open() {
   printf %s "$_ak_dir" >"$_ak_dir/where"
   _ak_answer opened 0 0 -1 "$_ak_dir/where"
 }
+_ak_become() {
+  local _ak_pair _ak_odd=()
+  [ -n "$_ak_empty" ] && exec -c -- "$@"
+  for _ak_pair in "${_ak_env[@]}"; do # not by env(1): its arguments are anybody's to read
+    case ${_ak_pair%%=*} in
+      [!A-Za-z_]* | *[!A-Za-z0-9_]* | UID | EUID | PPID | BASHOPTS | SHELLOPTS | BASH_VERSINFO | _ak_*)
+        _ak_odd+=("$_ak_pair")
+        ;;
+      *) export "$_ak_pair" ;;
+    esac
+  done
+  [ "${#_ak_odd[@]}" -gt 0 ] && exec env "${_ak_odd[@]}" "$@"
+  exec -- "$@"
+}
 _ak_keep() {
   cd -- "$_ak_cwd" || cd /
   printf '%s\n' "$BASHPID" >"$_ak_dir/keeper"
   (
     printf '%s\n' "$BASHPID" >"$_ak_dir/shell"
     umask 022
-    exec "${_ak_env[@]}" bash --noprofile --norc
+    _ak_become bash --noprofile --norc
   ) <>"$_ak_dir/i.$_ak_shell" 60>/dev/null 61>/dev/null 62<>"$_ak_dir/e.$_ak_shell"
   printf 'x %s\n' "$?" >"$_ak_dir/x.$_ak_shell"
   read -r _ak_job <"$_ak_dir/now"
@@ -155,6 +175,7 @@ _ak_keep() {
 }
 _ak_begin() {
   _ak_rang=
+  _ak_part=
   [ -e "$_ak_dir/dead.$_ak_job" ] && exit
   [ -p "$_ak_dir/f" ] || { _ak_answer gone; exit; }
   _ak_o=$_ak_dir/o.$_ak_job
@@ -201,7 +222,7 @@ _ak_exec() {
   exec 3<&0
   [ -n "$_ak_stdin" ] || exec 3</dev/null
   (
-    ( umask 022; exec -- "${_ak_env[@]}" "${_ak_argv[@]}" ) <&3 >"$_ak_o" 2>&1 3<&- 7>&- 8>&- 9>&-
+    ( umask 022; _ak_become "${_ak_argv[@]}" ) <&3 >"$_ak_o" 2>&1 3<&- 7>&- 8>&- 9>&-
     printf '%s\n' "$?" 1<>"$_ak_b"
   ) >/dev/null &
   _ak_root=$!

@@ -171,8 +171,8 @@ class ExecSession:
             self._shells += 1
             self._state = ShellState(self._state.directory)
             exports = b"" if first else b"\\builtin . " + quote(encode(kept)) + b" 2>/dev/null\n"
-            text, env = prelude(self._state, exports), environment(self.env, empty=not first)
-            result = await self._command(text, OPEN_S, OutputCap(4096, 0), fresh=env)
+            text, env = prelude(self._state, exports), environment(self.env) if first else None
+            result = await self._command(text, OPEN_S, OutputCap(4096, 0), fresh=True, env=env)
             if result is not None:
                 break
         if result is None or result.died or result.timed_out:
@@ -181,14 +181,20 @@ class ExecSession:
             raise SandboxDead(f"a fresh shell did not answer{said}")
 
     async def _command(
-        self, text: bytes, timeout_s: float | None, cap: OutputCap, *, fresh: Sequence[str] | None = None
+        self,
+        text: bytes,
+        timeout_s: float | None,
+        cap: OutputCap,
+        *,
+        fresh: bool = False,
+        env: Sequence[str] | None = None,
     ) -> ExecResult | None:
         """One command in the shell; None where there was no shell, and so nothing was run."""
         word = f"k{secrets.token_hex(8)}"
         state = self._state
         fields: dict[str, str | Sequence[str]] = {"shell": str(self._shells), "jobs": "1" if state.has_jobs else ""}
-        if fresh is not None:
-            fields |= {"fresh": "1", "env": fresh, "cwd": self.cwd}
+        if fresh:
+            fields |= {"fresh": "1", "env": env or (), "empty": "1" if env is None else "", "cwd": self.cwd}
         began = time.monotonic()
         self._has_shell = False  # until it is known to have one: a cancelled command takes its shell along
         framed = shell_input(text, word, state, self._directory, self._jobs)

@@ -48,10 +48,9 @@ def request(mark: str, op: str, fields: Mapping[str, str | Sequence[str]]) -> by
     return str(len(body)).encode() + b"\n" + body
 
 
-def environment(env: Mapping[str, str], *, empty: bool = False) -> list[str]:
-    """The words before a program that give it `env`, on top of nothing where `empty`."""
-    pairs = [f"{name}={value}" for name, value in env.items()]
-    return ["env", *(["-i"] if empty else []), *pairs] if pairs or empty else []
+def environment(env: Mapping[str, str]) -> list[str]:
+    """`env` as a field of a request."""
+    return [f"{name}={value}" for name, value in env.items()]
 
 
 def shell_input(command: bytes, word: str, state: ShellState, directory: str, job: int) -> bytes:

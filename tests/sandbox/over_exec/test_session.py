@@ -162,3 +162,14 @@ async def test_an_answer_that_never_comes_is_an_error_in_time(monkeypatch: pytes
         assert (await sandbox.run("echo on")).text == "on\n"
     finally:
         await sandbox.close()
+
+
+async def test_variables_of_any_name_arrive(backend: OverExecBackend) -> None:
+    env = {"PLAIN": "a b", "dotted.name": "c", "UID": "77", "IFS": "x", "_ak_dir": "/", "QUOTED": 'it\'s\n"two"'}
+    sandbox = await backend.start(SandboxSpec())
+    try:
+        result = await sandbox.exec(["env", "-0"], env=env)
+        seen = dict(line.split("=", 1) for line in result.text.rstrip("\0").split("\0"))
+        assert {name: seen.get(name) for name in env} == env
+    finally:
+        await sandbox.close()

@@ -111,7 +111,6 @@ def test_what_bash_cannot_hold_is_refused() -> None:
         request(MARK, "exec", {"dir;rm": "x"})
 
 
-def test_an_environment_on_top_or_alone() -> None:
+def test_an_environment_is_pairs() -> None:
     assert environment({}) == []
-    assert environment({"A": "b c"}) == ["env", "A=b c"]
-    assert environment({}, empty=True) == ["env", "-i"]
+    assert environment({"A": "b c=d"}) == ["A=b c=d"]
