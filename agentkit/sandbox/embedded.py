@@ -67,7 +67,7 @@ class EmbeddedSandbox:
         """As `Shell.run`."""
         self._check()
         result = await self._session.run(command, timeout_s=timeout_s, cap=cap)
-        if result.died:
+        if result.died or (result.exit_code == 137 and not result.timed_out):
             self._check()  # the whole sandbox, not just its shell
         return result
 
