@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentkit.errors import ConfigError
 from agentkit.protocols import Allow, Capabilities, Limits, SandboxSpec
-from agentkit.sandbox import HostBackend
+from agentkit.sandbox import HostBackend, sandbox_from
 
 ONE, OTHER = "first-token-0123456789", "other-token-0123456789"
 
@@ -162,3 +162,17 @@ def test_what_it_cannot_run_on_is_said() -> None:
     for use in (start, listen):
         with pytest.raises(ConfigError, match="asyncio"):
             anyio.run(use, backend="trio")
+
+
+def test_it_comes_from_a_mapping(tmp_path: Path) -> None:
+    (tmp_path / "tokens").touch(mode=0o600)
+    (tmp_path / "tokens").write_text(ONE)
+    config = {"type": "remote", "url": "wss://elsewhere.example", "token_file": str(tmp_path / "tokens")}
+    made = sandbox_from(config | {"image": "debian:12", "reconnect_s": 5})
+    assert repr(made.backend) == "RemoteBackend('https://elsewhere.example')"
+    assert made.spec.image == "debian:12"
+    with pytest.raises(ConfigError, match=r"sandbox\.url"):
+        sandbox_from({"type": "remote"})
+    with pytest.raises(ConfigError, match="token") as caught:
+        sandbox_from({"type": "remote", "url": "http://h", "token": "hunter2"})
+    assert "hunter2" not in str(caught.value)

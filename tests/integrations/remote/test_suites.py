@@ -34,10 +34,14 @@ class TestConformance(ConformanceSuite):
 
 class TestSecurity(SecuritySuite):
     loops = ("asyncio",)
+    # Slow, and of bwrap, not of the way there.
+    test_a_fork_bomb_is_contained = None
+    test_processors_are_shared = None
 
 
 class TestBounds(BoundsSuite):
     loops = ("asyncio",)
+    tries = 1
 
 
 class TestLeaks(LeakSuite):
