@@ -13,6 +13,7 @@ server; with `own` it takes the server along, so that a container ends also wher
 
 import base64
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from agentkit_swerex._guest_talk import PIECE, Talk
 else:  # run by path and isolated: what belongs to it lies beside it
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from _guest_program import Program, as_text, waiting
-    from _guest_talk import PIECE, Talk
-
+    _program, _talk = importlib.import_module("_guest_program"), importlib.import_module("_guest_talk")
+    Program, as_text, waiting = _program.Program, _program.as_text, _program.waiting
+    PIECE, Talk = _talk.PIECE, _talk.Talk
     sys.path.pop(0)
 
 SETTLE_S = 0.002

@@ -129,6 +129,8 @@ class Far:
 
     def add(self, verb: str, target: int, value: Any) -> None:
         """What the guest has to say of the program: `out`, `eof`, `file`, `said` or `lost`, in order."""
+        if self.closed:  # nobody waits for it: kept, it would count as unread for good
+            return
         if verb == "out":
             self._held(len(value))
         self._queue.append((verb, target, value))

@@ -240,6 +240,22 @@ def test_a_wrong_configuration_is_said_before_anything_starts(deployment: Any, m
     assert "is-secret" not in str(caught.value)
 
 
+async def test_output_that_nobody_waits_for_takes_no_room() -> None:
+    """An answer may be on its way when its program is let go; what it says must not count as unread for good."""
+    bridge = Bridge(None, "test", "/nowhere", 1, None)  # type: ignore[arg-type]  # nothing is sent
+    near, far = os.pipe()
+    task = asyncio.ensure_future(bridge.spawn(Program(("yes",), {}), {1: far}))
+    await asyncio.sleep(0)
+    bridge._take({"events": [["said", 1, {"pid": 7}]]}, 0)
+    (await task).close()
+    os.close(near)
+    await asyncio.sleep(0.01)
+    for _ in range(3):
+        bridge._take({"events": [["out", 1, 1, "eHh4"]]}, 0)
+    assert bridge._held == 0
+    os.close(far)
+
+
 def test_a_mapping_as_of_a_yaml_file_is_a_back_end() -> None:
     arguments = ["-v", "/data:/data:ro"]
     deployment = {"type": "docker", "image": "x", "docker_args": arguments, "startup_timeout": 30, "pull": "never"}
