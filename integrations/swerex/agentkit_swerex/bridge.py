@@ -27,6 +27,8 @@ LOG = logging.getLogger("agentkit.sandbox")
 ROOM = 1 << 20
 URGENT_ROOM = 1 << 16
 GRACE_S = 3.0
+SLOWEST = 200_000
+"""Bytes per second that a way to a server must carry."""
 LONGEST_S = 0.5
 HEARTBEAT_S = 60.0
 PATIENCE_S = 30.0
@@ -273,7 +275,8 @@ class Bridge(LocalPlace):
             try:
                 if secret:
                     line = f"@p.{self._seq}"
-                    await self._rex.write_file(f"{self._directory}/p.{self._seq}", request, timeout_s=30.0)
+                    path, room_s = f"{self._directory}/p.{self._seq}", GRACE_S + len(request) / SLOWEST
+                    await self._rex.write_file(path, request, timeout_s=room_s)
                 argv = ("sh", "-c", _ASK, "sh", self._directory, line, str(self._pid), str(self._seq))
                 return self._read(await self._rex.execute(argv, timeout_s=wait_s + GRACE_S))
             except (Unreachable, ServerTimeout) as error:
