@@ -12,6 +12,7 @@ from agentkit.protocols import SandboxSpec
 from agentkit.protocols.sandbox_spec import Limits
 from agentkit.sandbox import BwrapBackend
 from agentkit.sandbox.cgroups import enforced, find_hierarchies
+from agentkit.sandbox.leaks import PREFIX
 from agentkit.sandbox.spawner import hold_spawner, request
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,39 @@ async def test_when_who_waits_is_killed_the_next_program_starts_all_the_same(lim
             for pid in _waiting(sandbox._place.spawner.pid):  # type: ignore[attr-defined]
                 os.kill(pid, signal.SIGKILL)
             await anyio.sleep(pause)
-            assert (await sandbox.exec(["echo", "on"], timeout_s=5.0)).text == "on\n"
+            groups = (await sandbox.exec(["cat", "/proc/self/cgroup"], timeout_s=5.0)).text
+            assert groups
+            assert "/.." not in groups, "it is outside of the groups that its sandbox takes for the root"
+
+
+async def test_who_waits_is_who_starts_the_next_program(limited: BwrapBackend) -> None:
+    async with await limited.start(SandboxSpec(limits=Limits(processes=30))) as sandbox:
+        (waiting,) = _waiting(sandbox._place.spawner.pid)  # type: ignore[attr-defined]
+        done = anyio.Event()
+
+        async def program() -> None:
+            assert (await sandbox.exec(["cat", "/proc/self/cgroup"])).text.count("/..") == 0
+            done.set()
+
+        started = True
+        async with anyio.create_task_group() as tasks:
+            os.kill(waiting, signal.SIGSTOP)
+            tasks.start_soon(program)
+            await anyio.sleep(0.5)
+            started = done.is_set()
+            os.kill(waiting, signal.SIGCONT)
+        assert not started
+
+
+async def test_who_waits_ends_with_its_sandbox(limited: BwrapBackend) -> None:
+    async with limited:
+        async with await limited.start(SandboxSpec(limits=Limits(processes=30))) as sandbox:
+            spawner = sandbox._place.spawner.pid  # type: ignore[attr-defined]
+            groups = [one.directory / f"{PREFIX}{sandbox.name}" for one in find_hierarchies()]
+            assert any(group.exists() for group in groups)
+        with anyio.fail_after(10.0):
+            while any(group.exists() for group in groups) or _waiting(spawner):
+                await anyio.sleep(0.01)
 
 
 async def test_a_program_that_cannot_start_is_told_so_by_who_waits(limited: BwrapBackend) -> None:
