@@ -17,8 +17,8 @@ async def serve_and_use(tokens: Path) -> None:
     # --8<-- [start:server]
     policy = ServerPolicy(max_sandboxes=256, orphan_s=30)
     async with SandboxServer(default_backend(allow_host=True), token_file=tokens, policy=policy) as server:
-        # --8<-- [end:server]
         url = server.url
+        # --8<-- [end:server]
         # --8<-- [start:client]
         backend = RemoteBackend(url, token_file=tokens)
         async with backend, await backend.start(SandboxSpec(lifetime_s=600)) as sandbox:
