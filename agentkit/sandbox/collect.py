@@ -82,4 +82,6 @@ async def _remove(entry: Entry) -> str | None:
         return f"not removed within {REMOVE_S:.0f} s"
     except (AgentkitError, OSError) as error:
         return str(error)
+    except Exception as error:  # of one entry, or of a back end of somebody's: the others are removed all the same
+        return f"{type(error).__name__}: {error}"
     return None

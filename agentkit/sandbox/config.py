@@ -70,7 +70,7 @@ def backend_class(name: str, *, path: str = "type") -> type[Any]:
         found = getattr(importlib.import_module(module), attribute)
     except AgentkitError:
         raise
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a module raises
         raise ConfigError(f"{path} is {name!r}, and {reference} cannot be imported: {error}") from error
     if not isinstance(found, type):
         raise ConfigError(f"{path} is {name!r}, and {reference} is no class but {type(found).__name__}")
@@ -91,6 +91,8 @@ def sandbox_from(config: Mapping[str, object], *, path: str = "sandbox") -> Sand
         missing = "has no type" if kind is None else f"has the type {kind!r:.80}"
         raise ConfigError(f"{path} {missing}: it must be one of {', '.join(backend_types())}")
     cls = backend_class(kind, path=f"{path}.type")
+    if not hasattr(cls, "start"):
+        raise ConfigError(f"{path}.type is {kind!r}, which is no back end: it cannot start a sandbox")
     spec_hints = get_type_hints(SandboxSpec)
     del spec_hints["snapshot"]  # a live object
     options = _options_of(cls)

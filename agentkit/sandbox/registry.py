@@ -7,6 +7,8 @@ it. `agentkit sandbox gc` and the next start read the entries of owners that hav
 
 import json
 import os
+import socket
+import stat
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -33,11 +35,17 @@ class Entry:
     deadline: float | None = None
     """Seconds since the epoch."""
     data: Mapping[str, str] = field(factory=dict)
+    host: str = field(factory=lambda: here())
+    """Where its owner is: machines may share a home directory, and containers of one machine too."""
 
     @property
     def is_due(self) -> bool:
-        """Whether nobody will remove it any more: its owner has ended, or its time was over a minute ago."""
-        return is_dead(self.owner) or (self.deadline is not None and time.time() > self.deadline + OVERDUE_S)
+        """Whether nobody will remove it any more: its owner has ended, or its time was over a minute ago.
+
+        Of an owner elsewhere, who cannot be seen from here, only the time counts.
+        """
+        ended = self.host == here() and is_dead(self.owner)
+        return ended or (self.deadline is not None and time.time() > self.deadline + OVERDUE_S)
 
 
 Remove = Callable[[Entry], Awaitable[None]]
@@ -68,7 +76,12 @@ class Registry:
     def update(self, entry: Entry, **data: str) -> Entry:
         """The entry with what is known of it only now, an id that the far side gave it say."""
         changed = Entry(
-            type=entry.type, name=entry.name, owner=entry.owner, deadline=entry.deadline, data={**entry.data, **data}
+            type=entry.type,
+            name=entry.name,
+            owner=entry.owner,
+            deadline=entry.deadline,
+            data={**entry.data, **data},
+            host=entry.host,
         )
         self._write(changed)
         return changed
@@ -81,15 +94,16 @@ class Registry:
         """What is written down now, whoever wrote it; files that are no entries are passed over."""
         for path in sorted(self.directory.glob("*.json")):
             try:
-                read = json.loads(path.read_text())
+                read = json.loads(_read(path))
                 entry = Entry(
                     type=str(read["type"]),
                     name=str(read["name"]),
                     owner=str(read["owner"]),
                     deadline=None if read["deadline"] is None else float(read["deadline"]),
                     data={str(key): str(value) for key, value in read["data"].items()},
+                    host=str(read.get("host", here())),
                 )
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
                 continue
             if self._path(entry) == path:
                 yield entry
@@ -109,6 +123,7 @@ class Registry:
             "owner": entry.owner,
             "deadline": entry.deadline,
             "data": dict(entry.data),
+            "host": entry.host,
         }
         path = self._path(entry)
         try:
@@ -121,6 +136,20 @@ class Registry:
                 f"the registry of sandboxes {str(self.directory)!r} cannot be written to: {error}; "
                 "set AGENTKIT_STATE to a directory that can"
             ) from error
+
+
+def here() -> str:
+    """The machine and the process namespace that owners' pids are of."""
+    return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _read(path: Path) -> bytes:
+    """The content of a file of ours: what others have put there neither counts nor holds us up."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise OSError(f"{path} is no file of ours")
+        return file.read()
 
 
 def _default_directory() -> Path:

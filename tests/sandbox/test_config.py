@@ -145,3 +145,9 @@ def test_any_mapping_is_a_sandbox_or_one_clear_error(config: dict[str, object]):
     except ConfigError as error:
         told = str(error)
     assert told.startswith("sandbox")
+
+
+@pytest.mark.parametrize("kind", [":x", ".relative:Back", "..:x", "builtins:int", "x\0y:z", "a:b:c"])
+def test_a_type_that_is_no_class_is_one_error_with_its_path(kind: str):
+    with pytest.raises(ConfigError, match=r"^box\.type is "):
+        sandbox_from({"type": kind}, path="box")

@@ -32,6 +32,15 @@ class Cloud:
         REMOVED.append(entry.name)
 
 
+class Broken:
+    """A back end of somebody's, with a mistake."""
+
+    @classmethod
+    async def remove(cls, entry: Entry) -> None:
+        await anyio.sleep(0)
+        raise KeyError(entry.data["app"])
+
+
 class Unmindful:
     """A back end that cannot remove."""
 
@@ -103,6 +112,29 @@ def test_what_is_no_entry_is_passed_over(junk: bytes):
         assert list(book.entries()) == [kept]
 
 
+def test_what_others_put_there_holds_nobody_up(book: Registry, tmp_path: Path):
+    kept = book.add("podman", "kept")
+    os.mkfifo(book.directory / "podman-fifo.json")  # who opens it waits for ever
+    outside = tmp_path / "outside"
+    outside.write_text((book.directory / "podman-kept.json").read_text().replace("kept", "link"))
+    (book.directory / "podman-link.json").symlink_to(outside)
+    (book.directory / "podman-deep.json").write_text("[" * 100_000)
+    assert list(book.entries()) == [kept]
+
+
+def test_an_owner_on_another_machine_may_be_alive(book: Registry):
+    gone = of_the_dead("x").owner
+    elsewhere = "node-7 pid:[1]"
+    alive = Entry(type="podman", name="alive", owner=gone, deadline=time.time() + 60, host=elsewhere)
+    late = Entry(type="podman", name="late", owner=gone, deadline=time.time() - 61, host=elsewhere)
+    for entry in (alive, late):
+        book._write(entry)
+    assert sorted(book.entries(), key=lambda entry: entry.name) == [alive, late]
+    assert book.due() == [late]
+    book.update(alive, id="7")
+    assert book.due() == [late]
+
+
 def test_a_hostile_name_stays_in_the_directory(book: Registry):
     book.add("podman", "../../../etc/passwd")
     assert [path.parent for path in book.directory.rglob("*.json")] == [book.directory]
@@ -142,6 +174,16 @@ async def test_the_reaper_takes_the_deads_and_nothing_else(book: Registry, tmp_p
     assert sorted(entry.name for entry in book.entries()) == ["alive", "five", "four", "three"]
     again = await collect(registry=book, directory=tmp_path)
     assert again.removed == ()
+
+
+@pytest.mark.slow
+async def test_an_entry_that_cannot_be_handled_does_not_keep_the_others(book: Registry, tmp_path: Path):
+    book._write(of_the_dead("one", f"{__name__}:Broken"))
+    book._write(of_the_dead("two", ":nothing"))
+    book._write(of_the_dead("three"))
+    found = await collect(registry=book, directory=tmp_path)
+    assert found.removed == (f"{CLOUD} three",)
+    assert [what for what, _ in found.failed] == [":nothing two", f"{__name__}:Broken one"]
 
 
 @pytest.mark.slow
