@@ -45,7 +45,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--anonymous", action="store_true", help="no token, on a loopback address only")
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="speak TLS, with this PEM certificate")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of the certificate")
-    parser.add_argument("--orphan-s", type=float, default=60.0, help="seconds (default: %(default)s)")
+    parser.add_argument(
+        "--orphan-s", type=float, default=60.0, help="how long a client may be silent (default: %(default)s)"
+    )
     parser.add_argument("--max-sandboxes", type=int, default=4096, help="of all clients (default: %(default)s)")
     parser.add_argument(
         "--share",
@@ -72,7 +74,7 @@ async def _serve(args: argparse.Namespace) -> None:
     from agentkit_remote import SandboxServer, ServerPolicy  # with all it needs only where it is used
     from agentkit_remote.auth import token_of
 
-    config = sandbox_from({"type": args.type, **_options(args.set)}, path="set")
+    config = sandbox_from({"type": args.type, **_options(args.set)}, path="sandbox")
     if config.spec != SandboxSpec():
         raise ConfigError("set holds options of the type; what a sandbox is like is up to the clients")
     given = None if args.token_file or args.anonymous else token_of(None, None)

@@ -92,7 +92,7 @@ class SandboxSpec:
 
     def __attrs_post_init__(self) -> None:
         if self.network not in ("none", "host") and not isinstance(self.network, Allow):
-            raise ConfigError(f"network must be 'none', 'host' or the hosts it may reach, found {self.network!r}")
+            raise ConfigError(f"network must be 'none', 'host' or Allow(hosts), found {self.network!r}")
         _check_positive("lifetime_s", self.lifetime_s)
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in f"{name}{value}":

@@ -151,7 +151,7 @@ class WarmPool:
             if not self._announced:
                 self._announced = True
                 LOG.warning(
-                    "a warm pool is of no use: its sandboxes have no lifetime_s, and one of %s s was asked for; "
+                    "a warm pool is of no use: its sandboxes have no lifetime_s, and one of %.0f s was asked for; "
                     "give its spec the longest that you need",
                     spec.lifetime_s,
                 )

@@ -1,5 +1,6 @@
 """Containers by apptainer (singularity): no daemon, so the container is a child of ours, with the same guest in it."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -184,6 +185,8 @@ async def _spawn(place: HostPlace, program: Program) -> Pump:
         process = await place.spawn(program, far)
     except BaseException as error:
         os.close(output)
+        if isinstance(error, StartFailed) and error.number == errno.ENOENT:
+            raise SandboxError(f"{program.argv[0]!r} is not installed") from error
         if isinstance(error, StartFailed):
             raise SandboxError(f"{program.argv[0]!r} could not be started: {error}") from error
         raise

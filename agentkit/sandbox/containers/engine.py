@@ -212,7 +212,8 @@ class Engine:
             return SandboxError(f"{self.name} has no image {what!r}: {cure}")
         if code in (126, 127) and "bash" in low and any(sign in low for sign in _NO_BASH):
             return SandboxError(f"{what!r} has no bash, which {self.name} sandboxes need: install it in the image")
-        return SandboxError(f"{self.name} could not start {what!r}: {said[-1000:]!r}", retryable=code == 125)
+        cure = f"agentkit sandbox doctor {self.name} says what this machine lacks"
+        return SandboxError(f"{self.name} could not start {what!r}: {said[-1000:]!r}; {cure}", retryable=code == 125)
 
     async def _remove(self, entry: Entry, looks: int) -> None:
         """Remove the container of `entry` and strike it out, or leave it to the next collection and say so."""

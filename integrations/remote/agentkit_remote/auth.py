@@ -53,12 +53,13 @@ def check_token(token: str, name: str) -> str:
     return token
 
 
-def read_tokens(path: Path) -> list[str]:
+def read_tokens(path: Path | str) -> list[str]:
     """The tokens of a file, one a line; lines that begin with # are comments.
 
     Raises:
         ConfigError: it cannot be read, others may read it, or there is none in it.
     """
+    path = Path(path)
     try:
         mode = path.stat().st_mode
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
@@ -72,7 +73,7 @@ def read_tokens(path: Path) -> list[str]:
     return [check_token(token, f"a token of {str(path)!r}") for token in tokens]
 
 
-def token_of(token: str | None, token_file: Path | None) -> str | None:
+def token_of(token: str | None, token_file: Path | str | None) -> str | None:
     """The token to use: the one given, the first one of a file, that of the environment, or none.
 
     Raises:

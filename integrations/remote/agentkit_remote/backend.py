@@ -53,13 +53,14 @@ class RemoteBackend:
         url: str,
         *,
         token: str | None = None,
-        token_file: Path | None = None,
-        tls_ca: Path | None = None,
+        token_file: Path | str | None = None,
+        tls_ca: Path | str | None = None,
         connect_s: float = 10.0,
         reconnect_s: float = 60.0,
     ) -> None:
-        self._token_file = token_file
-        self._address = Address(url=_checked(url), token=token_of(token, token_file), tls_ca=tls_ca)
+        self._token_file = None if token_file is None else Path(token_file)
+        authority = None if tls_ca is None else Path(tls_ca)
+        self._address = Address(url=_checked(url), token=token_of(token, token_file), tls_ca=authority)
         for name, value in (("connect_s", connect_s), ("reconnect_s", reconnect_s)):
             if not value > 0:
                 raise ConfigError(f"{name} must be greater than 0, found {value!r}")

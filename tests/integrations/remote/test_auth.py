@@ -54,6 +54,8 @@ def test_tokens_come_from_files_that_nobody_else_can_read(tmp_path: Path, monkey
     path.chmod(0o600)
     assert read_tokens(path) == [ONE, OTHER]
     assert token_of(None, path) == ONE
+    SandboxServer(HostBackend(), token_file=str(path))
+    RemoteBackend("http://127.0.0.1:1", token_file=str(path), tls_ca=str(path))
     monkeypatch.setenv("AGENTKIT_SANDBOX_TOKEN", OTHER)
     assert token_of(None, None) == OTHER
     assert token_of(ONE, None) == ONE

@@ -71,7 +71,7 @@ async def test_what_cannot_start_says_why(directory: Path, tmp_path: Path) -> No
         await backend.start(SandboxSpec(image=str(tmp_path)))
     with pytest.raises(SandboxError, match="colon"):
         await backend.start(SandboxSpec(image="/", read_only=(("/a:rw", "/b"),)))
-    with pytest.raises(SandboxError, match="no-such-apptainer"):
+    with pytest.raises(SandboxError, match="no-such-apptainer' is not installed"):
         await ApptainerBackend(command="no-such-apptainer", image="/").start(SandboxSpec())
     assert "not installed" in (ApptainerBackend(command="no-such-apptainer").available() or "")
     assert list(directory.iterdir()) == []

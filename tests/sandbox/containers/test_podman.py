@@ -103,7 +103,7 @@ async def test_what_cannot_start_says_why_and_leaves_nothing(
         ({"image": bare}, "no bash"),
         ({"image": "localhost/no-such:image"}, "pull localhost/no-such:image"),
         ({"image": "--privileged"}, "name of an image"),
-        ({"rootfs": "/no/such/directory"}, "could not start"),
+        ({"rootfs": "/no/such/directory"}, "could not start.*agentkit sandbox doctor podman"),
         ({"read_only": (("/etc,rw", "/x"),)}, "comma"),
     ):
         with pytest.raises((SandboxError, ConfigError), match=why) as caught:
