@@ -5,8 +5,11 @@ from pathlib import Path
 
 import anyio
 
+# --8<-- [start:imports]
 from agentkit.protocols import Limits, SandboxSpec
 from agentkit.sandbox import ApptainerBackend, DockerBackend, PodmanBackend
+
+# --8<-- [end:imports]
 
 
 async def use(podman: str, image: str, project: Path) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 import anyio
 
 import agentkit as ak
+
+# --8<-- [start:imports]
 from agentkit.envs import SandboxEnv
 from agentkit.models import ScriptedModel
 from agentkit.sandbox import StartPolicy, default_backend
 from agentkit.tools import execute_bash
+
+# --8<-- [end:imports]
 
 backend = default_backend(allow_host=True)
 HERE = Path(tempfile.mkdtemp())

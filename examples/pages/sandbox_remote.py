@@ -5,12 +5,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+
+# --8<-- [start:imports]
 from agentkit_remote import RemoteBackend, SandboxServer, ServerPolicy
 
 import agentkit as ak
 from agentkit.envs import SandboxEnv
 from agentkit.protocols import SandboxSpec
 from agentkit.sandbox import default_backend
+
+# --8<-- [end:imports]
 
 
 async def serve_and_use(tokens: Path) -> None:

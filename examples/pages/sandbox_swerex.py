@@ -1,10 +1,14 @@
 """What the page on SWE-ReX shows, over its own server on this machine: commands run as you."""
 
 import anyio
+
+# --8<-- [start:imports]
 from agentkit_swerex import SwerexBackend
 
 from agentkit.errors import ConfigError
 from agentkit.protocols import SandboxSpec
+
+# --8<-- [end:imports]
 
 # --8<-- [start:backend]
 docker = SwerexBackend(

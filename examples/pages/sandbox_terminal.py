@@ -2,12 +2,15 @@
 
 import anyio
 
+# --8<-- [start:imports]
 import agentkit as ak
 from agentkit.envs import SandboxEnv
 from agentkit.models import ScriptedModel
 from agentkit.protocols import SandboxSpec
 from agentkit.sandbox import BwrapBackend, HostBackend
 from agentkit.tools import terminal
+
+# --8<-- [end:imports]
 
 backend = BwrapBackend() if BwrapBackend().available() is None else HostBackend()
 

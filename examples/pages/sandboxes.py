@@ -2,11 +2,14 @@
 
 import anyio
 
+# --8<-- [start:imports]
 import agentkit as ak
 from agentkit.envs import SandboxEnv
 from agentkit.models import ScriptedModel
 from agentkit.protocols import Sandbox, SandboxSpec
 from agentkit.sandbox import default_backend
+
+# --8<-- [end:imports]
 
 # --8<-- [start:env]
 backend = default_backend(allow_host=True)  # without allow_host, a machine that lacks bubblewrap is an error

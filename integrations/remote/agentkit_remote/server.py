@@ -61,7 +61,8 @@ class SandboxServer:
             raise ConfigError(f"host {host!r} can be reached from other machines: a token is needed (token_file)")
         if not self._tokens and not anonymous:
             raise ConfigError(
-                "no token to recognise clients by: give token_file (--token-file), or allow anyone on this machine (--anonymous)"
+                "no token to recognise clients by: give token_file (--token-file), "
+                "or allow anyone on this machine (--anonymous)"
             )
         if (tls_cert is None) is not (tls_key is None):
             raise ConfigError("tls_cert and tls_key go together")
