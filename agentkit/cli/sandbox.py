@@ -8,6 +8,7 @@ import anyio
 
 from agentkit.cli import sandbox_serve
 from agentkit.cli.terminal import escape
+from agentkit.errors import ConfigError
 from agentkit.protocols import Capabilities
 from agentkit.sandbox import Collected, Registry, collect
 from agentkit.sandbox.config import backend_types
@@ -35,6 +36,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doctor.add_argument("types", metavar="TYPE", nargs="*", help="only these (default: all that are installed)")
+    doctor.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the one TYPE that is named, as in YAML; may be repeated",
+    )
     doctor.set_defaults(run_sandbox=_doctor)
     gc = commands.add_parser(
         "gc",
@@ -64,7 +72,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _doctor(args: argparse.Namespace) -> int:
     types = tuple(args.types) or backend_types()
-    found = [examine(kind) for kind in types]
+    options = sandbox_serve.options_of(args.set)
+    if options and len(args.types) != 1:
+        raise ConfigError(f"--set goes with one TYPE, found {len(args.types)}")
+    found = [examine(kind, options) for kind in types]
     width = max(len(health.type) for health in found)
     for health in found:
         first, *others = _told(health)

@@ -74,7 +74,7 @@ async def _serve(args: argparse.Namespace) -> None:
     from agentkit_remote import SandboxServer, ServerPolicy  # with all it needs only where it is used
     from agentkit_remote.auth import token_of
 
-    config = sandbox_from({"type": args.type, **_options(args.set)}, path="sandbox")
+    config = sandbox_from({"type": args.type, **options_of(args.set)}, path="sandbox")
     if config.spec != SandboxSpec():
         raise ConfigError("set holds options of the type; what a sandbox is like is up to the clients")
     given = None if args.token_file or args.anonymous else token_of(None, None)
@@ -101,7 +101,12 @@ async def _serve(args: argparse.Namespace) -> None:
                 break
 
 
-def _options(pairs: list[str]) -> dict[str, object]:
+def options_of(pairs: list[str]) -> dict[str, object]:
+    """What `--set` said: values are JSON, or else text.
+
+    Raises:
+        ConfigError: one is no KEY=VALUE.
+    """
     options: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")

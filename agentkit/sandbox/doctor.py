@@ -1,13 +1,14 @@
 """Which back ends run on this machine, what they cannot give here, and the cure. Blocking: it tries them."""
 
 import inspect
+from collections.abc import Mapping
 
 from attrs import frozen
 
 from agentkit.errors import AgentkitError, MissingExtraError
 from agentkit.protocols.sandbox import Capable
 from agentkit.protocols.sandbox_spec import Capabilities
-from agentkit.sandbox.config import backend_class, backend_types
+from agentkit.sandbox.config import backend_class, backend_types, sandbox_from
 
 
 @frozen(kw_only=True)
@@ -25,14 +26,15 @@ class Health:
     capabilities: Capabilities | None = None
 
 
-def examine(kind: str) -> Health:
-    """How sandboxes of the type `kind` fare on this machine. Starts one where that is quick.
+def examine(kind: str, options: Mapping[str, object] | None = None) -> Health:
+    """How sandboxes of the type `kind`, made with `options`, fare on this machine. Starts one where that is quick.
 
     Raises:
-        ConfigError: there is no such type.
+        ConfigError: there is no such type, or an option that it does not have.
     """
     if kind not in backend_types() and ":" not in kind:
         backend_class(kind)
+    made = None if not options else sandbox_from({"type": kind, **options}, path="sandbox").backend
     try:
         cls = backend_class(kind)
         missing = [
@@ -40,9 +42,9 @@ def examine(kind: str) -> Health:
             for one in inspect.signature(cls).parameters.values()
             if one.default is one.empty and one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
         ]
-        if missing:
+        if missing and made is None:
             return Health(type=kind, reason=f"needs {', '.join(missing)}: not checked", unchecked=True)
-        backend = cls()
+        backend = cls() if made is None else made
         available = getattr(backend, "available", None)
         reason = None if available is None else available()
         shortcomings = getattr(backend, "shortcomings", None)

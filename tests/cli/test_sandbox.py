@@ -68,6 +68,15 @@ def test_doctor_tells_what_runs_and_what_does_not(capsys: pytest.CaptureFixture[
     assert "Far     ? needs url: not checked" in text
 
 
+def test_doctor_takes_the_options_of_one_type(capsys: pytest.CaptureFixture[str]):
+    assert main(["sandbox", "doctor", "podman", "--set", "command=no-such-engine"]) == 1
+    assert "'no-such-engine' is not installed" in capsys.readouterr().out
+    assert main(["sandbox", "doctor", "podman", "--set", "comand=x"]) == 1
+    assert "did you mean 'command'?" in capsys.readouterr().err
+    assert main(["sandbox", "doctor", "--set", "command=x"]) == 1
+    assert "--set goes with one TYPE, found 0" in capsys.readouterr().err
+
+
 def test_doctor_of_what_there_is_not(capsys: pytest.CaptureFixture[str]):
     assert main(["sandbox", "doctor", "bwrp"]) == 1
     assert "did you mean 'bwrap'?" in capsys.readouterr().err
