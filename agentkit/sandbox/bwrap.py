@@ -196,14 +196,17 @@ class BwrapBackend:
         if snapshot is not None and spec.rootfs is None and snapshot.rootfs is not None:
             spec = attrs.evolve(spec, rootfs=snapshot.rootfs)
         async with self._starts.here():
-            name = f"{owner()}-{next(_NUMBERS)}"
-            spawner = hold_spawner()
             try:
-                return await self._start(name, spec, spawner)
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await spawner.release()
-                raise
+                name = f"{owner()}-{next(_NUMBERS)}"
+                spawner = hold_spawner()
+                try:
+                    return await self._start(name, spec, spawner)
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await spawner.release()
+                    raise
+            except OSError as error:  # no descriptors left, say
+                raise SandboxError(f"a sandbox could not be started: {error}", retryable=True) from error
 
     async def _start(self, name: str, spec: SandboxSpec, spawner: Spawner) -> BwrapSandbox:
         if not spec.cwd.startswith("/") or spec.cwd == "/":
@@ -254,23 +257,27 @@ class BwrapBackend:
         root = os.geteuid() == 0
         confine: dict[str, object] = {"groups": groups_for(name, spec.limits, self._groups())}
         far: dict[int, int] = {}
-        output = pipe_for(far, 1)
-        far[2] = far[1]
-        far[10] = _memory_file(f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n".encode())
+        users = f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{uid}:agent:{HOME}:/bin/bash\n"
         if self._filter is not None:
-            far[11] = _memory_file(self._filter)
             confine["seccomp"] = self._filter.hex()
         life = "infinity" if spec.lifetime_s is None else f"{spec.lifetime_s:.3f}"
         reap = "trap '' CHLD; " if rooted else ""  # where it is the init, and so the parent of orphans
         holder = ("sh", "-c", f"{reap}echo ready; exec sleep {life} >/dev/null 2>&1")
-        words = bwrap_arguments(spec, layout, rooted=rooted, users_fd=10, filter_fd=11 if 11 in far else None)
-        far[12] = _memory_file("\0".join(words[:-1]).encode())  # the command line is read inside, in /proc/1
+        words = bwrap_arguments(
+            spec, layout, rooted=rooted, users_fd=10, filter_fd=None if self._filter is None else 11
+        )
         program = Program(
             (self._bwrap, "--args", "12", "--", *holder),
             {"PATH": os.defpath, MARKER: name},
             options={"confine": confine, "mounts": layout.plan, "bare": rooted},
         )
+        output = pipe_for(far, 1)
         try:
+            far[2] = far[1]
+            far[10] = _memory_file(users.encode())
+            if self._filter is not None:
+                far[11] = _memory_file(self._filter)
+            far[12] = _memory_file("\0".join(words[:-1]).encode())  # the command line is read inside, in /proc/1
             keeper = await request(spawner.main, "hold", program, far)
         except BaseException as error:
             os.close(output)
@@ -302,7 +309,13 @@ class BwrapBackend:
 
         session: ShellSession | None = None
         said = bytearray()
-        pump = Pump(keeper, output=output)
+        try:
+            pump = Pump(keeper, output=output)
+        except BaseException:
+            os.close(output)
+            await end(keeper, name)
+            keeper.close()
+            raise
         try:
             while b"ready\n" not in said and not keeper.ended:
                 await pump.step(said.extend, None)

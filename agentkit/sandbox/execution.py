@@ -11,7 +11,7 @@ from agentkit.errors import SandboxDead, SandboxError
 from agentkit.protocols.sandbox import ExecResult, OutputCap
 from agentkit.sandbox.output import OutputRing
 from agentkit.sandbox.pump import Pump
-from agentkit.sandbox.spawner import Place, Program, StartFailed, boot_ticks
+from agentkit.sandbox.spawner import Place, Process, Program, StartFailed, boot_ticks
 
 POLITE_S = 0.2
 KILL_S = 2.0
@@ -93,22 +93,25 @@ async def _start(place: Place, program: Program, stdin: bytes | int) -> Pump:
     far: dict[int, int] = {}
     near_in: int | None = None
     near_out = place.pipe(far, 1)
-    far[2] = far[1]
-    if isinstance(stdin, int) and place.takes_descriptors:
-        far[0] = os.dup(stdin)
-    elif stdin or isinstance(stdin, int):
-        near_in = place.pipe(far, 0, ours_writes=True)
+    process: Process | None = None
     try:
+        far[2] = far[1]
+        if isinstance(stdin, int) and place.takes_descriptors:
+            far[0] = os.dup(stdin)
+        elif stdin or isinstance(stdin, int):
+            near_in = place.pipe(far, 0, ours_writes=True)
         process = await place.spawn(program, far)
+        pump = Pump(process, output=near_out, stdin=near_in)
     except BaseException:
         os.close(near_out)
         if near_in is not None:
             os.close(near_in)
+        if process is not None:
+            process.close()
         raise
     finally:
         for fd in set(far.values()):
             os.close(fd)
-    pump = Pump(process, output=near_out, stdin=near_in)
     if near_in is not None and isinstance(stdin, int):
         pump.send_from(stdin)
     elif near_in is not None and isinstance(stdin, bytes):

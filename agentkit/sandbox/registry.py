@@ -6,6 +6,7 @@ it. `agentkit sandbox gc` and the next start read the entries of owners that hav
 """
 
 import json
+import logging
 import os
 import socket
 import stat
@@ -20,6 +21,7 @@ from attrs import field, frozen
 from agentkit.errors import ConfigError
 from agentkit.sandbox.leaks import is_dead, owner
 
+LOG = logging.getLogger("agentkit.sandbox")
 OVERDUE_S = 60.0
 _NUMBERS = count()
 
@@ -87,8 +89,15 @@ class Registry:
         return changed
 
     def forget(self, entry: Entry) -> None:
-        """Strike out what is gone; safe to call twice."""
-        self._path(entry).unlink(missing_ok=True)
+        """Strike out what is gone; safe to call twice.
+
+        Where the directory can no longer be written to it says so in the log: the next collection finds nothing to
+        remove, and whoever has just removed something is not kept from the rest.
+        """
+        try:
+            self._path(entry).unlink(missing_ok=True)
+        except OSError as error:
+            LOG.warning("%s %s is gone, but not struck out: %s", entry.type, entry.name, error)
 
     def entries(self) -> Iterator[Entry]:
         """What is written down now, whoever wrote it; files that are no entries are passed over."""

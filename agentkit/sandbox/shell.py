@@ -25,7 +25,7 @@ from agentkit.sandbox.framing import (
 )
 from agentkit.sandbox.output import OutputRing
 from agentkit.sandbox.pump import Pump
-from agentkit.sandbox.spawner import Kept, Place, Program, StartFailed, boot_ticks, tick_s
+from agentkit.sandbox.spawner import Kept, Place, Process, Program, StartFailed, boot_ticks, tick_s
 
 START_S = 30.0
 _NEVER = 1 << 62  # later than any process starts: the signal is for the shell alone
@@ -126,23 +126,28 @@ class ShellSession:
         env = {} if exports else self.env  # a fresh shell takes over exactly what was exported, no more
         program = Program(("bash", "--noprofile", "--norc"), env, (state.directory, self.directory, "/"))
         far: dict[int, int] = {}
-        stdin = self.place.pipe(far, 0, ours_writes=True)
-        output = self.place.pipe(far, OUTPUT_FD)
-        status = self.place.pipe(far, STATUS_FD)
-        self._exports = self.place.keep()
-        program = self._exports.give(program, far, EXPORTS_FD)
+        near: list[int] = []
+        process: Process | None = None
         try:
+            near.append(self.place.pipe(far, 0, ours_writes=True))
+            near.append(self.place.pipe(far, OUTPUT_FD))
+            near.append(self.place.pipe(far, STATUS_FD))
+            self._exports = self.place.keep()
+            program = self._exports.give(program, far, EXPORTS_FD)
             process = await self.place.spawn(program, far)
+            stdin, output, status = near
+            self._pump = Pump(process, output=output, status=status, stdin=stdin)
         except BaseException as error:
-            for fd in (stdin, output, status):
+            for fd in near:
                 os.close(fd)
+            if process is not None:
+                process.close()
             if isinstance(error, StartFailed):
                 raise SandboxDead(f"no shell can be started: {error}") from error
             raise
         finally:
             for fd in set(far.values()):
                 os.close(fd)
-        self._pump = Pump(process, output=output, status=status, stdin=stdin)
         result = await self._command(prelude(state, exports), START_S, OutputCap(4096, 0))
         if result.died or result.timed_out:
             raise SandboxDead(f"a fresh shell did not answer: {result.text.strip()!r}")

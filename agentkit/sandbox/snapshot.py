@@ -34,10 +34,10 @@ class Layer:
     owner: int
     count: int
     _holders: int = 0
-    _finalizer: "weakref.finalize[[Path], Layer] | None" = field(default=None, init=False)
+    _finalizer: "weakref.finalize[[Path, int], Layer] | None" = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._finalizer = weakref.finalize(self, _remove, self.directory)
+        self._finalizer = weakref.finalize(self, _remove, self.directory, os.getpid())
 
     def hold(self) -> None:
         """Count one more holder."""
@@ -51,7 +51,9 @@ class Layer:
                 await to_thread.run_sync(self._finalizer)
 
 
-def _remove(directory: Path) -> None:
+def _remove(directory: Path, home: int) -> None:
+    if os.getpid() != home:  # a fork of who made it, which ends: it is not the fork's
+        return
     if directory.exists():
         remove_tree(directory)
     if directory.exists():

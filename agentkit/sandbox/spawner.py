@@ -132,9 +132,14 @@ async def request(
     body: dict[str, Any] = {"op": op, "targets": list(fds), "enter": enter}
     if program is not None:
         body |= {"argv": program.argv, "env": dict(program.env), "cwd": program.cwd, **program.options}
-    memory = os.memfd_create("agentkit", os.MFD_CLOEXEC)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
+    try:
+        memory = os.memfd_create("agentkit", os.MFD_CLOEXEC)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
     try:
         _write_all(memory, json.dumps(body).encode())
         while True:
@@ -203,7 +208,12 @@ class Spawner:
         finally:
             os.close(inherited)
             theirs.close()
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError as error:
+            ours.close()  # which ends it
+            os.waitpid(self.pid, 0)
+            raise SandboxError(f"the spawner process could not be started: {error}") from error
 
     @property
     def alive(self) -> bool:

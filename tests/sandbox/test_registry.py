@@ -135,6 +135,14 @@ def test_an_owner_on_another_machine_may_be_alive(book: Registry):
     assert book.due() == [late]
 
 
+def test_what_cannot_be_struck_out_keeps_nobody_from_the_rest(book: Registry, caplog: pytest.LogCaptureFixture):
+    entry = book.add("podman", "agentkit-1")
+    book.directory.rename(book.directory.with_name("gone"))
+    book.directory.write_text("a file by now")
+    book.forget(entry)
+    assert "agentkit-1 is gone, but not struck out" in caplog.text
+
+
 def test_a_hostile_name_stays_in_the_directory(book: Registry):
     book.add("podman", "../../../etc/passwd")
     assert [path.parent for path in book.directory.rglob("*.json")] == [book.directory]
