@@ -108,9 +108,8 @@ async def test_root_inside_is_nobody_outside(bwrap: BwrapBackend, rootfs: Path) 
             "mount -t tmpfs none /mnt",
             "mount -o remount,rw /proc/sys",
             "mknod /tmp/disk b 254 0",
-            "echo 1 > /proc/sys/net/ipv4/ip_forward",
-            "echo x > /proc/sys/kernel/core_pattern",
-            "echo c > /proc/sysrq-trigger",
+            "test -w /proc/sys/net/ipv4/ip_forward",  # none of these does harm where the isolation is broken
+            "test -w /proc/sys/kernel/core_pattern",
             "touch /dev/here",
         ):
             assert (await sandbox.run(command, timeout_s=5.0)).exit_code != 0, command

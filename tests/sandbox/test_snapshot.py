@@ -249,12 +249,18 @@ async def test_snapshots_that_do_not_fit(rootfs: Path, scratch: Path) -> None:
 
 async def test_a_root_comes_with_its_snapshot(bwrap: BwrapBackend, rootfs: Path) -> None:
     async with bwrap, await bwrap.start(SandboxSpec(rootfs=str(rootfs))) as sandbox:
-        await sandbox.run("echo kept > /etc/made")
+        changes = (
+            "echo kept > /etc/made; rm -r /data/a/b; mkdir /data/a/b; touch /data/a/b/only; mv /data/full /data/moved"
+        )
+        assert (await sandbox.run(changes)).exit_code == 0
         async with (
             await sandbox.snapshot() as snapshot,
             await bwrap.start(SandboxSpec(snapshot=snapshot)) as other,
         ):
             assert (await other.run("cat /etc/made /data/link")).text == "kept\ndata/a/one\n"
+            assert (await other.run("ls /data /data/a/b /data/moved")).text == (
+                "/data:\na\nlink\nmoved\n\n/data/a/b:\nonly\n\n/data/moved:\nfour\n"
+            )
 
 
 async def test_the_dead_are_not_kept(bwrap: BwrapBackend) -> None:

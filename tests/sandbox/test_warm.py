@@ -29,12 +29,14 @@ class Fake:
     killed: bool = False
     closed: bool = False
     slow_to_answer: bool = False
+    answers_after_s: float = 0.001
 
     async def alive(self) -> bool:
         if self.slow_to_answer:
             await anyio.sleep_forever()
-        await anyio.sleep(0.001)
-        return self.lives
+        lives = self.lives
+        await anyio.sleep(self.answers_after_s)
+        return lives
 
     @property
     def lives(self) -> bool:
@@ -124,7 +126,9 @@ async def test_the_dead_are_not_handed_out_but_replaced() -> None:
         await anyio.sleep(1.0)
         starter.made[0].killed = True
         starter.made[1].slow_to_answer = True
+        before = anyio.current_time()
         got = await pool.start(SandboxSpec())
+        assert anyio.current_time() - before < 10.0
         assert got is starter.made[2]
         await anyio.sleep(1.0)
         assert starter.made[0].closed
@@ -171,6 +175,21 @@ async def test_a_cancelled_start_leaves_the_sandbox_waiting() -> None:
         assert await pool.start(SandboxSpec()) is starter.made[0]
 
 
+async def test_nobody_shares_one() -> None:
+    starter = Starter()
+    got: list[object] = []
+    async with pool_of(starter, SandboxSpec(), 2) as pool:
+        await anyio.sleep(1.0)
+
+        async def start() -> None:
+            got.append(await pool.start(SandboxSpec()))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(start)
+    assert len(set(map(id, got))) == 3
+
+
 async def test_what_is_being_handed_out_when_the_pool_is_left_is_closed() -> None:
     starter = Starter()
     got: list[object] = []
@@ -178,7 +197,7 @@ async def test_what_is_being_handed_out_when_the_pool_is_left_is_closed() -> Non
         pool = pool_of(starter, SandboxSpec(), 1)
         async with pool:
             await anyio.sleep(1.0)
-            starter.made[0].slow_to_answer = True
+            starter.made[0].answers_after_s = 2.0  # what was true when it was asked
 
             async def start() -> None:
                 got.append(await pool.start(SandboxSpec()))
