@@ -31,8 +31,6 @@ class Talk:
         """Make the FIFO of the next answer before this one is given: whoever asks next finds it."""
         with contextlib.suppress(FileExistsError):
             os.mkfifo(f"{self.directory}/out.{seq}", 0o600)
-        with contextlib.suppress(OSError):
-            os.unlink(f"{self.directory}/out.{seq - 2}")
 
     def hear(self) -> list[dict[str, Any]]:
         """The new requests. A line that was cut short is none; one that came before is answered as before."""
@@ -51,6 +49,8 @@ class Talk:
                 elif asked["seq"] == self._seq + 1:
                     self.stop()
                     self._seq, self._reply, self.heard = asked["seq"], b"", time.monotonic()
+                    with contextlib.suppress(OSError):  # a late copy of the request before must not wait for an answer
+                        os.unlink(f"{self.directory}/out.{self._seq - 1}")
                     found.append(asked)
         return found
 
