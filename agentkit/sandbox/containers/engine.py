@@ -35,6 +35,8 @@ would give it to users other than root as well."""
 Pull = Literal["never", "missing", "always"]
 _NO_BASH = ("executable file not found", "no such file or directory", "stat bash")
 _NO_IMAGE = ("image not known", "no such image", "unable to find image", "reference does not exist")
+_NO_DAEMON = ("cannot connect to the docker daemon", "while trying to connect to the docker daemon")
+"""Nothing was made, so nothing is to be removed: a later collection could not reach the daemon either."""
 
 
 class Engine:
@@ -161,6 +163,7 @@ class Engine:
                 lambda: self._client.call("run", *arguments, timeout_s=self._timeout_s), grace_s=GRACE_S
             )
             if result.exit_code:
+                called = not any(sign in result.text.lower() for sign in _NO_DAEMON)
                 raise self._refused(result.exit_code, result.text.strip(), words[-1])
             return await opening.sandbox(name, spec, timeout_s=self._timeout_s, after=after)
         except BaseException:

@@ -7,7 +7,8 @@ import anyio
 import pytest
 
 from agentkit.errors import ConfigError, SandboxError
-from agentkit.sandbox import Entry
+from agentkit.protocols import SandboxSpec
+from agentkit.sandbox import DockerBackend, Entry, Registry
 from agentkit.sandbox.containers.client import Client, as_data, from_data
 
 pytestmark = pytest.mark.slow
@@ -88,3 +89,12 @@ def test_an_entry_says_how_to_call_its_engine(tmp_path: Path, monkeypatch: pytes
     assert from_data(Entry(type="podman", name="n", owner="o"), "true").words[0].endswith("/true")
     with pytest.raises(ConfigError, match="command"):
         Client(" ")
+
+
+async def test_without_a_daemon_nothing_was_made_and_nothing_is_to_be_removed(tmp_path: Path) -> None:
+    says = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    _engine(tmp_path, f"echo '{says}' >&2; exit 1")
+    backend = DockerBackend(command=str(tmp_path / "engine"), image="debian", directory=str(tmp_path))
+    with pytest.raises(SandboxError, match="Cannot connect"):
+        await backend.start(SandboxSpec())
+    assert list(Registry().entries()) == []
