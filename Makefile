@@ -45,9 +45,10 @@ demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 
 	@sandbox=$$(scripts/ensure-bwrap.sh)
 	$(DEMO_VENV)/bin/agentkit demo --sandbox "$$sandbox" $(ARGS)
 
-# Slow ones that only compute, on real vocabularies, run side by side as well; of those on real time, files do, but for
-# those that look at the machine's one podman.
+# Slow ones that only compute, on real vocabularies, run side by side as well. Of those on real time, which mostly wait,
+# files do, three at a time, and beside them one by one those that look at the machine's one podman.
 COMPUTING = $(wildcard tests/tokens tests/testing/test_alignment*.py tests/test_vocabular*.py tests/test_token_pages.py)
+WAITING = -n 3 --dist loadfile
 PODMAN = tests/sandbox/containers tests/integrations/swerex/test_docker.py
 # podman, and the image of its tests: where there can be none they are skipped, but in a build (CI set) they fail.
 RIG = scripts/ensure-podman.sh >/dev/null && tests/sandbox/rig/image.sh >/dev/null || true
@@ -57,8 +58,12 @@ test: $(VENV)/.stamp-dev ## all tests: the quick ones in parallel, those that co
 	status=0
 	$(PYTEST) -q -m "not slow and not servers" -n $(JOBS) --dist worksteal || status=$$?
 	$(PYTEST) -q -m "slow and not servers" -n $(JOBS) --dist worksteal $(COMPUTING) || status=$$?
-	$(PYTEST) -q -m "slow and not servers" -n $(JOBS) --dist loadfile $(addprefix --ignore=,$(COMPUTING) $(PODMAN)) || status=$$?
-	$(PYTEST) -q -m "slow and not servers" $(PODMAN) || status=$$?
+	containers=$$(mktemp)
+	$(PYTEST) -q -m "slow and not servers" $(PODMAN) >$$containers 2>&1 & podman=$$!
+	$(PYTEST) -q -m "slow and not servers" $(WAITING) $(addprefix --ignore=,$(COMPUTING) $(PODMAN)) || status=$$?
+	wait $$podman || status=$$?
+	cat $$containers
+	rm $$containers
 	$(MAKE) test-verl ARGS= || status=$$?
 	exit $$status
 
@@ -108,7 +113,7 @@ test-quick: $(VENV)/.stamp-dev ## the quick tests only
 
 test-slow: $(VENV)/.stamp-dev ## the tests on real time: threads, processes, sockets
 	@$(RIG)
-	$(PYTEST) -q -m "slow and not servers" -n $(JOBS) --dist loadfile $(addprefix --ignore=,$(PODMAN))
+	$(PYTEST) -q -m "slow and not servers" $(WAITING) $(addprefix --ignore=,$(PODMAN))
 	$(PYTEST) -q -m "slow and not servers" $(PODMAN)
 
 train-demo: $(VERL_VENV)/.stamp ## a policy learns to use a tool: real verl on CPUs, minutes; ARGS="--seeds 3 --control" are passed on

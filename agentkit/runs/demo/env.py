@@ -31,14 +31,14 @@ class BugRepoEnv(SandboxEnv):
 
     def __init__(self, backend: SandboxBackend) -> None:
         super().__init__(backend, SPEC, setup=put_repository)
-        self._task: Task | None = None
+        self._started_with: Task | None = None
 
     @property
     def task(self) -> Task:
         """What the env was started with."""
-        if self._task is None:
+        if self._started_with is None:
             raise InvariantError("the env is asked for its task before it was started")
-        return self._task
+        return self._started_with
 
     async def start(self, task: Task, /) -> Sequence[Message] | None:
         """Start the sandbox and put the repository into it.
@@ -47,7 +47,7 @@ class BugRepoEnv(SandboxEnv):
             SandboxError: the sandbox or the repository could not be made.
         Cancellation: as `SandboxEnv.start`.
         """
-        self._task = task
+        self._started_with = task
         return await super().start(task)
 
 

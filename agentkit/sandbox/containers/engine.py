@@ -146,8 +146,8 @@ class Engine:
             if opening is not None:
                 opening.guest.end()
             if entry is not None:
-                await self._remove(entry, looks)
-            if opening is not None:
+                await self._remove(entry, looks, opening)
+            elif opening is not None:
                 await opening.remove()
             await spawner.release()
 
@@ -218,19 +218,26 @@ class Engine:
         cure = f"agentkit sandbox doctor {self.name} says what this machine lacks"
         return SandboxError(f"{self.name} could not start {what!r}: {said[-1000:]!r}; {cure}", retryable=code == 125)
 
-    async def _remove(self, entry: Entry, looks: int) -> None:
-        """Remove the container of `entry` and strike it out, or leave it to the next collection and say so."""
+    async def _remove(self, entry: Entry, looks: int, opening: Opening | None) -> None:
+        """Remove the container of `entry`, then its directory, and strike it out last.
+
+        Or leave it to the next collection and say so.
+        """
         try:
             with anyio.move_on_after(TIDY_S, shield=True) as scope:
                 if looks:
                     async with self._removals.here():
                         await self._client.remove(entry.name, self._remove_flags, looks=looks)
+                if opening is not None:
+                    await opening.remove()
                 Registry().forget(entry)
                 return
             why = f"no answer within {TIDY_S:g} s" if scope.cancelled_caught else ""
         except SandboxError as error:
             why = str(error)
         LOG.error("container %s is left to the next collection: %s", entry.name, why)
+        if opening is not None:
+            await opening.remove()
         Registry().add(entry.type, entry.name, lifetime_s=0.0, data=entry.data)
 
     @classmethod

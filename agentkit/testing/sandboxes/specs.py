@@ -1,6 +1,7 @@
 # ruff: noqa: S101  # pytest tests
 """What holds for what a spec asks for, and what a back end says it can do."""
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ class SpecTests(SandboxSuite):
     async def test_nothing_of_our_environment_is_inside(
         self, backend: SandboxBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+        secret = secrets.token_hex(16)  # of nobody else who is at work on this machine
+        monkeypatch.setenv("SECRET_TOKEN", secret)
         async with self.started(backend, env={"GIVEN": "given"}) as sandbox:
             for result in (await sandbox.run("env; set"), await sandbox.exec(["env"])):
-                assert "hunter2" not in result.text
+                assert secret not in result.text
                 assert "GIVEN=given\n" in result.text
                 assert "PATH=" in result.text
                 assert "HOME=" in result.text
-            everybody = await sandbox.run("cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c hunter2")
+            everybody = await sandbox.run(f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c {secret}")
             assert everybody.text == "0\n", "neither in what started the sandbox, nor in what keeps it"
 
     async def test_a_cwd_that_cannot_be_is_refused(self, backend: SandboxBackend) -> None:
