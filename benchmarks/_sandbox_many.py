@@ -8,12 +8,15 @@ import anyio
 from _report import row
 from _sandbox_kinds import Kind
 
-from agentkit.protocols import SandboxSpec
-from agentkit.sandbox import BwrapBackend
-
 COMMAND = "ls / | wc -l"
 COMMANDS = 10
 STARTS = 16
+BARE = (
+    "--die-with-parent --unshare-ipc --unshare-pid --unshare-uts --unshare-net --ro-bind /usr /usr --symlink usr/bin /bin "
+    "--symlink usr/lib /lib --symlink usr/lib64 /lib64 --ro-bind /etc /etc --dev /dev --proc /proc --tmpfs /tmp "
+    "--dir /work --chdir /work --clearenv --setenv PATH /usr/bin:/bin"
+)
+"""The least that isolates: no limits, no filter, no user of its own."""
 
 
 async def many(kind: Kind, alive: int) -> float:
@@ -69,8 +72,8 @@ async def many(kind: Kind, alive: int) -> float:
 
 
 async def bare_bwrap(alive: int) -> float:
-    """Seconds for `alive` shells under bwrap, started 16 at a time with our arguments, the same commands in each."""
-    arguments = BwrapBackend()._arguments(SandboxSpec(), os.getuid(), None)  # ours, so that the kernel does the same
+    """Seconds for `alive` shells under bwrap, started 16 at a time, the same commands in each."""
+    arguments = BARE.split()
     permits = anyio.Semaphore(STARTS)
     everybody = anyio.Event()
     up = 0
