@@ -13,7 +13,8 @@ COMMANDS = 10
 STARTS = 16
 BARE = (
     "--die-with-parent --unshare-ipc --unshare-pid --unshare-uts --unshare-net --ro-bind /usr /usr "
-    "--symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --ro-bind /etc /etc --dev /dev --proc /proc --tmpfs /tmp "
+    "--symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --ro-bind /etc /etc "
+    "--dev /dev --proc /proc --tmpfs /tmp "
     "--dir /work --chdir /work --clearenv --setenv PATH /usr/bin:/bin"
 )
 """The least that isolates: no limits, no filter, no user of its own."""
