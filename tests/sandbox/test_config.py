@@ -60,7 +60,7 @@ def test_every_kind_of_value():
             region={"name": "eu", "zone": 2},
             wait_s=2,
             image="debian:12",
-            network={"allow": ["pypi.org"]},
+            network={"allow": ["packages.example.com"]},
             limits={"cpus": 1, "memory_bytes": 1024},
             lifetime_s=60,
             labels={"team": "a"},
@@ -70,7 +70,7 @@ def test_every_kind_of_value():
     assert made.backend.given == ("http://x", "", 5, Region("eu", 2), 2.0)  # type: ignore[attr-defined]
     assert made.spec == SandboxSpec(
         image="debian:12",
-        network=Allow(("pypi.org",)),
+        network=Allow(("packages.example.com",)),
         limits=Limits(cpus=1.0, memory_bytes=1024),
         lifetime_s=60.0,
         labels={"team": "a"},

@@ -57,12 +57,12 @@ async def test_an_image_object_stands_for_a_spec_without_one(cloud: FakeModal) -
 
 
 async def test_a_network_of_some_hosts(cloud: FakeModal) -> None:
-    spec = SandboxSpec(network=Allow(("pypi.org", "*.example.org", "10.1.2.3")))
+    spec = SandboxSpec(network=Allow(("packages.example.com", "*.example.org", "10.1.2.3")))
     sandbox = await _backend().start(spec)
     access = cloud.live()[0].definition.network_access
     await sandbox.close()
     assert access.network_access_type == access.ALLOWLIST
-    assert list(access.allowed_domains) == ["pypi.org", "*.example.org"]
+    assert list(access.allowed_domains) == ["packages.example.com", "*.example.org"]
     assert list(access.allowed_cidrs) == ["10.1.2.3/32"]
 
 

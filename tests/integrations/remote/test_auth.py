@@ -115,7 +115,7 @@ class Everything:
 
 
 def test_clients_name_no_directory_of_the_server_that_is_not_shared(tmp_path: Path) -> None:
-    shared, secret = tmp_path / "shared", tmp_path / "shared-not"
+    shared, secret = tmp_path / "lent", tmp_path / "lent-not"
     (shared / "in").mkdir(parents=True)
     secret.mkdir()
     (shared / "out").symlink_to(secret)
@@ -123,7 +123,7 @@ def test_clients_name_no_directory_of_the_server_that_is_not_shared(tmp_path: Pa
     for path in (shared, shared / "in"):
         policy.check(SandboxSpec(read_only=((str(path), "/x"),)), Everything())  # type: ignore[arg-type]
         policy.check(SandboxSpec(rootfs=str(path)), Everything())  # type: ignore[arg-type]
-    for text in (str(secret), "/", f"{shared}/../shared-not", f"{shared}/out", "in", "", f"{shared}\0", str(tmp_path)):
+    for text in (str(secret), "/", f"{shared}/../lent-not", f"{shared}/out", "in", "", f"{shared}\0", str(tmp_path)):
         with pytest.raises(ConfigError, match="read_only"):
             policy.check(SandboxSpec(read_only=((text, "/x"),)), Everything())  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="rootfs"):
