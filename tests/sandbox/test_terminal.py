@@ -234,7 +234,7 @@ async def test_a_cancelled_read_loses_nothing_and_a_cancelled_start_leaves_nothi
         scope.cancel()
         await sandbox.terminal(["sleep", f"{MARK}4"])
     await terminal.close()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):  # pgrep itself waits where some process of the machine is short of memory
         while (await sandbox.exec(["pgrep", "-fx", f"sleep {MARK}4"])).exit_code == 0:
             await anyio.sleep(0.05)
 

@@ -24,7 +24,7 @@ class SpecTests(SandboxSuite):
     async def test_nothing_of_our_environment_is_inside(
         self, backend: SandboxBackend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        secret = secrets.token_hex(16)  # of nobody else who is at work on this machine
+        secret = f"hunter2-{secrets.token_hex(16)}"  # of nobody else who is at work on this machine
         monkeypatch.setenv("SECRET_TOKEN", secret)
         async with self.started(backend, env={"GIVEN": "given"}) as sandbox:
             for result in (await sandbox.run("env; set"), await sandbox.exec(["env"])):

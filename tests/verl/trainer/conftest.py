@@ -7,7 +7,7 @@ import pytest
 from tests.verl.rig.ray import local_ray
 
 
-@pytest.fixture(scope="package")  # other packages, of which one process may run some, start a Ray of their own
+@pytest.fixture(scope="module")  # one process may run the modules of others next, which start a Ray of their own
 def transfer_queue() -> Iterator[None]:
     """The TransferQueue as `main_ppo` sets it up, with one storage unit instead of eight."""
     import transfer_queue as tq
