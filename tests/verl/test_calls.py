@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,7 +117,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with nullcontext() if ray.is_initialized() else local_ray(cpus=4):
+    with local_ray(cpus=4):
         yield Cluster()
 
 

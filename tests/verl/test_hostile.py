@@ -169,3 +169,23 @@ async def test_after_a_disk_was_full_the_next_group_has_its_rows(tmp_path: Path)
     assert all("could not be sealed" in str(error) for error in await asyncio.wait_for(verl.group("full", 2), 20))
     found = await asyncio.wait_for(verl.group("after", 2), 20)
     assert [rows if isinstance(rows, BaseException) else len(rows) for rows in found] == [1, 1]
+
+
+async def test_a_worker_that_ended_by_itself_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    verl = loops(tmp_path, verl={"journal": str(tmp_path / "journal")})
+    await verl.group("before", 1)
+    worker = await worker_of(verl)
+    sink = worker._pool._services.sink  # type: ignore[union-attr]
+
+    async def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    sink.seal = full  # type: ignore[method-assign, union-attr]
+    await asyncio.wait_for(verl.group("full", 1), 20)
+    async with asyncio.timeout(20):
+        while not worker._task.done():
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    (told,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("agentkit worker ")]
+    assert " ended: " in told
+    assert "No space left on device" in told or "unhandled errors" in told

@@ -39,6 +39,12 @@ _KEPT_AGENTS = 256
 """Agents of distinct overrides that are kept."""
 
 
+def _tell(task: "asyncio.Task[None]") -> None:
+    """Say why a worker ended by itself; else asyncio would, at some later time, as of an error that nobody took."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s ended: %r", task.get_name(), error)
+
+
 @frozen(kw_only=True)
 class SessionRows:
     """What a session hands over: rows, the whole session's facts, and what the servers said beside tokens."""
@@ -77,6 +83,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Pool] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._serve(), name=f"agentkit worker {config.name}")
+        self._task.add_done_callback(_tell)
 
     @property
     def alive(self) -> bool:

@@ -11,6 +11,8 @@ def local_ray(*, cpus: int = 8, env: dict[str, str] | None = None) -> Iterator[N
     """A Ray of one's own, whose CPUs need not exist; `env` is what its workers find in their environment."""
     import ray
 
+    if ray.is_initialized():  # Ray starts one by itself where an earlier test of this process asked for what needs it
+        ray.shutdown()
     # sockets lie in it: their paths may have 107 bytes
     with tempfile.TemporaryDirectory(prefix="ak-ray-", ignore_cleanup_errors=True) as folder:
         before = dict(os.environ)
