@@ -46,9 +46,9 @@ demo: $(DEMO_VENV)/.stamp ## bug-fixing agents in real sandboxes; ARGS="--tasks 
 	$(DEMO_VENV)/bin/agentkit demo --sandbox "$$sandbox" $(ARGS)
 
 # Slow ones that only compute, on real vocabularies, run side by side as well. Of those on real time, which mostly wait,
-# files do, three at a time, and beside them one by one those that look at the machine's one podman.
+# files do, two at a time, and beside them one by one those that look at the machine's one podman.
 COMPUTING = $(wildcard tests/tokens tests/testing/test_alignment*.py tests/test_vocabular*.py tests/test_token_pages.py)
-WAITING = -n 3 --dist loadfile
+WAITING = -n 2 --dist loadfile
 PODMAN = tests/sandbox/containers tests/integrations/swerex/test_docker.py
 # podman, and the image of its tests: where there can be none they are skipped, but in a build (CI set) they fail.
 RIG = scripts/ensure-podman.sh >/dev/null && tests/sandbox/rig/image.sh >/dev/null || true

@@ -72,7 +72,7 @@ async def execute(
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             if process.ended:
                 break
-            process.kill(number, since=since)
+            await pump.signal(number, take, None, since=since)
             with anyio.move_on_after(KILL_S if number == signal.SIGKILL else POLITE_S):
                 await finish()
         if timed_out and process.ended:

@@ -7,10 +7,13 @@ import struct
 import termios
 from collections.abc import Callable
 
+import anyio
+
 from agentkit.sandbox.spawner import Process, readable
 
 CHUNK = 65536
 BURST = 8
+ARRIVAL_S = 2.0
 
 
 class Pump:
@@ -92,6 +95,21 @@ class Pump:
                 self._read(fd, on_status)
             elif fd == self.process.fileno() and self.process.poll():
                 self._forget(fd)
+
+    async def signal(
+        self,
+        number: int,
+        on_output: Callable[[bytes], object],
+        on_status: Callable[[bytes], object] | None,
+        *,
+        since: int,
+        itself: bool = True,
+    ) -> None:
+        """Send a signal and wait until it has arrived, at most `ARRIVAL_S` seconds: what time it leaves begins then."""
+        self.process.kill(number, since=since, itself=itself)
+        with anyio.move_on_after(ARRIVAL_S):
+            while self.process.signalled is None and not self.process.ended:
+                await self.step(on_output, on_status)
 
     def _read(self, fd: int, take: Callable[[bytes], object]) -> None:
         for _ in range(BURST):

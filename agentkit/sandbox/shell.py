@@ -209,7 +209,7 @@ class ShellSession:
         The shell is stopped first and killed last: let go on, it would run the rest of the command, `a; b` say, after
         its first part was ended. What the shell alone knew, functions and plain variables, is lost with it.
         """
-        pump.process.kill(signal.SIGSTOP, since=_NEVER)
+        await pump.signal(signal.SIGSTOP, running.ring.feed, running.on_status, since=_NEVER)
         ended_by = signal.SIGKILL
         for number in (signal.SIGINT, signal.SIGTERM):
             if await self._ended(pump, running, since, number):
@@ -222,7 +222,7 @@ class ShellSession:
         return ended_by
 
     async def _ended(self, pump: Pump, running: _Running, since: int, number: int) -> bool:
-        pump.process.kill(number, since=since, itself=False)
+        await pump.signal(number, running.ring.feed, running.on_status, since=since, itself=False)
         with anyio.move_on_after(POLITE_S):
             while not pump.process.ended:
                 pump.process.count(since)

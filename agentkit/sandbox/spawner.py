@@ -82,11 +82,11 @@ class Spawned:
 
     def kill(self, number: int = signal.SIGKILL, *, since: int | None = None, itself: bool = True) -> None:
         """Signal what the process has started, since a `boot_ticks` where given, and itself where asked."""
+        self.signalled = None
         self._tell({"op": "kill", "signal": number, "since": since, "itself": itself})
 
     def count(self, since: int) -> None:
         """Ask how many processes `kill` would reach; the answer comes as `signalled`."""
-        self.signalled = None
         self.kill(0, since=since, itself=False)
 
     def end(self) -> None:

@@ -231,13 +231,13 @@ class GuestProcess:
             self.exit_code = 128 + signal.SIGKILL
 
     def kill(self, number: int = signal.SIGKILL, *, since: int | None = None, itself: bool = True) -> None:
+        self.reports.signalled = None
         pid = "-" if self.ended else self.pid or "-"  # by then its number may be another's
         words = ("k", self.number, pid, int(number), -1 if since is None else since, int(itself))
         with contextlib.suppress(SandboxDead):
             self.guest.tell(" ".join(map(str, words)) + "\n")
 
     def count(self, since: int) -> None:
-        self.reports.signalled = None
         self.kill(0, since=since, itself=False)
 
     def end(self) -> None:

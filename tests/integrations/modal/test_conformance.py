@@ -9,7 +9,7 @@ from agentkit.protocols import SandboxSpec
 from agentkit.testing.sandboxes import ConformanceSuite
 from tests.integrations.modal.fake_modal import FakeModal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class TestConformance(ConformanceSuite):

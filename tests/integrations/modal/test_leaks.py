@@ -11,7 +11,7 @@ from agentkit.testing.sandboxes import LeakSuite
 from agentkit.testing.sandboxes.leaks import Leftovers
 from tests.integrations.modal.fake_modal import FakeModal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class TestLeaks(LeakSuite):

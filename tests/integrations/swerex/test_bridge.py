@@ -89,6 +89,7 @@ async def test_a_wrong_token_is_said_so(server: Stock, tmp_path: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_answers_lost_on_the_way_are_asked_for_again(server: Stock, tmp_path: Any) -> None:
     """Through a proxy that breaks connections at any moment, every command runs once and says all it said."""
     chance = random.Random(5)

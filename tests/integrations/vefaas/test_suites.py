@@ -13,7 +13,7 @@ from agentkit.testing.sandboxes import ConformanceSuite, LeakSuite
 from agentkit.testing.sandboxes.leaks import Leftovers
 from tests.integrations.vefaas.fake_vefaas import FakeVefaas
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def _spec(**changes: Any) -> SandboxSpec:

@@ -4,7 +4,7 @@ import pytest
 
 from agentkit.testing.sandboxes import LeakSuite
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 class TestLeaks(LeakSuite):
