@@ -45,7 +45,12 @@ def _waiting(spawner: int) -> list[int]:
     """The children of the spawner that are still the spawner's program: they wait to become another."""
     own = Path(f"/proc/{spawner}/cmdline").read_bytes()
     pids = Path(f"/proc/{spawner}/task/{spawner}/children").read_text().split()
-    return [int(pid) for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes() == own]
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                found.append(int(pid))
+    return found
 
 
 def _sockets(pid: int) -> int:
